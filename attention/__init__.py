@@ -1,0 +1,3 @@
+"""Entropy, Gini, peak and coverage of the attention of any transformer."""
+
+__all__: list[str] = []

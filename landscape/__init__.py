@@ -1,0 +1,3 @@
+"""Loss surfaces around and between models, their roughness and curvature."""
+
+__all__: list[str] = []

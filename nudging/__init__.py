@@ -1,0 +1,3 @@
+"""Functional tests of a credit signal, block by block."""
+
+__all__: list[str] = []

@@ -1,0 +1,26 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run the body in eval mode, then give every submodule its own mode back.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
+        >>> with evaluating(model):
+        ...     print(model.training, model[0].training)
+        False False
+        >>> model.training, model[0].training, model[1].training
+        (True, True, False)
+    """
+    # Not `model.train()`: the caller may keep some layers in eval on purpose.
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,64 @@
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from typing import TypeVar
+
+from tqdm import tqdm
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def spread(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    executor: Executor | None = None,
+    label: str = "",
+    unit: str = "it",
+) -> Iterator[tuple[int, Result]]:
+    """Do independent pieces of work, here or on an executor, and yield each as it is finished.
+
+    A progress bar with the remaining time is shown on a terminal. When a piece fails, or the
+    caller stops listening, whatever has not started is cancelled.
+
+    Args:
+        work: What to do with one item; picklable if the executor needs that.
+        items: One per piece of work.
+        executor: Any `concurrent.futures.Executor`: a process pool, Dask's
+            `client.get_executor()`, mpi4py's. None works in this process, one by one.
+        label: Text before the progress bar.
+        unit: What one item is called there.
+
+    Yields:
+        `(index, result)`: in order without an executor, else as they finish.
+
+    Example:
+        >>> sorted(spread(abs, [-3, 4]))
+        [(0, 3), (1, 4)]
+    """
+    if executor is not None and not hasattr(executor, "submit"):
+        raise TypeError(
+            f"`executor`: expected a concurrent.futures.Executor, got {type(executor).__name__}"
+        )
+    bar = tqdm(total=len(items), desc=label or None, unit=unit, disable=None, leave=False)
+    with bar:
+        for pair in _serial(work, items) if executor is None else _remote(work, items, executor):
+            bar.update()
+            yield pair
+
+
+def _serial(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
+    for index, item in enumerate(items):
+        yield index, work(item)
+
+
+def _remote(
+    work: Callable[[Item], Result], items: Sequence[Item], executor: Executor
+) -> Iterator[tuple[int, Result]]:
+    futures = {executor.submit(work, item): index for index, item in enumerate(items)}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
