@@ -49,5 +49,5 @@ def test_quickstart_learns_and_records_every_branch(tmp_path):
 
 def test_missing_data_is_said(tmp_path):
     main = runpy.run_path(str(EXAMPLES / "quickstart.py"))["main"]
-    with pytest.raises(FileNotFoundError, match="expected an .npz with x_train"):
+    with pytest.raises(FileNotFoundError, match=r"expected an \.npz with x_train"):
         main(["--data", str(tmp_path / "nothing.npz")])
