@@ -546,7 +546,7 @@ def test_branches_follow_the_model_to_another_device(method, alpha):
     probe = probes.attach(model, LAYERS, n=3, method=method, alpha=alpha)
     trained = list(probe.parameters())
     model.to("meta")
-    x, y = x.to("meta"), y.to("meta")
+    x, y = x.detach().to("meta"), y.to("meta")
     main = F.cross_entropy(model(x), y)
     loss = probe.loss(y) if alpha == 1.0 else probe.loss(y, main=main)
     (main + loss).backward()
