@@ -1,3 +1,6 @@
 """Cosines, norms and inner products of several losses' gradients while training."""
 
-__all__: list[str] = []
+from gradients._regroup import regroup
+from gradients._trace import Trace
+
+__all__ = ["Trace", "regroup"]
