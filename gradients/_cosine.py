@@ -1,4 +1,3 @@
-import numpy as np
 import xarray as xr
 
 
@@ -29,5 +28,5 @@ def with_cosines(trace: xr.Dataset) -> xr.Dataset:
 
 def _ratio(dot: xr.DataArray, square: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
     # Rounding can leave 1 + 2e-16; a zero gradient has no direction.
-    length = np.sqrt(square) * np.sqrt(other)
+    length: xr.DataArray = square**0.5 * other**0.5
     return (dot / length.where(length > 0)).clip(-1, 1)

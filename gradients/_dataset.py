@@ -11,7 +11,7 @@ from gradients._row import Array, Row
 def make_dataset(
     rows: Sequence[Row],
     layers: Sequence[str],
-    sizes: Sequence[int],
+    sizes: Sequence[int] | None,
     objectives: Sequence[str],
     attrs: Mapping[str, Any],
 ) -> xr.Dataset:
@@ -35,8 +35,6 @@ def make_dataset(
             ),
             "loss": (("step", "objective"), loss, {"long_name": "loss"}),
         }
-    grad_norm = np.array([row.grad_norm for row in rows], dtype=float)
-    variables["grad_norm"] = ("step", grad_norm, {"long_name": "norm of the whole gradient"})
     coords: dict[str, Any] = {
         "step": (
             "step",
@@ -44,12 +42,12 @@ def make_dataset(
             {"long_name": "optimizer updates before"},
         ),
         "layer": ("layer", np.array(layers, dtype=object), {"long_name": "layer"}),
-        "n_parameters": (
-            "layer",
-            np.asarray(sizes, dtype=np.int64),
-            {"long_name": "parameters in the layer"},
-        ),
     }
+    if sizes is not None:
+        counts = np.asarray(sizes, dtype=np.int64)
+        coords["n_parameters"] = ("layer", counts, {"long_name": "parameters in the layer"})
+        grad_norm = np.array([row.grad_norm for row in rows], dtype=float)
+        variables["grad_norm"] = ("step", grad_norm, {"long_name": "norm of the whole gradient"})
     if count > 2:
         names = np.array(objectives, dtype=object)
         coords["objective"] = ("objective", names, {"long_name": "loss term"})

@@ -1,42 +1,67 @@
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
 
 from resonance import preserving_rng
 
-# Nodes of a graph whose inside autograd does not show.
-_COMPILED = "CompiledFunction"
-_REENTRANT = "CheckpointFunctionBackward"
+
+class Step(NamedTuple):
+    """One edge of an autograd graph: `node` sends its gradient number `position` to `target`."""
+
+    node: Any
+    position: int
+    target: tuple[Any, int]  # a node, and the number of its output
 
 
-def reached_leaves(loss: Tensor) -> tuple[set[int], bool]:
-    """Walk a loss's graph: the ids of the leaves it can reach, and whether a part is compiled.
+def walk(loss: Tensor, stops: Collection[tuple[Any, int]] = ()) -> Iterator[Step]:
+    """Follow a loss's graph towards the leaves, each edge once, and not beyond `stops`."""
+    pending = [] if loss.grad_fn is None else [loss.grad_fn]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        for position, target in enumerate(node.next_functions):
+            if target[0] is None:
+                continue
+            yield Step(node, position, target)
+            if target[0] not in seen and target not in stops:
+                seen.add(target[0])
+                pending.append(target[0])
+
+
+def reached_leaves(loss: Tensor) -> tuple[dict[int, Tensor], bool]:
+    """Find the leaves that a loss reaches, by id, and whether a part of the graph is compiled.
 
     Raises:
         ValueError: If the graph runs through a reentrant checkpoint, which hides its leaves.
     """
-    leaves: set[int] = set()
+    leaves: dict[int, Tensor] = {}
     compiled = False
-    stack = [loss.grad_fn] if loss.grad_fn is not None else []
-    seen = set(stack)
-    while stack:
-        node = stack.pop()
+    for step in walk(loss):
+        node = step.target[0]
         kind = type(node).__name__
         if kind == "AccumulateGrad":
-            leaves.add(id(node.variable))
-        elif kind == _REENTRANT:
+            leaves[id(node.variable)] = node.variable
+        elif kind == "CheckpointFunctionBackward":
             raise ValueError(
-                "losses: reentrant activation checkpointing hides the gradients of single "
-                "losses; use `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`"
+                "losses: reentrant activation checkpointing hides the gradients of single losses; "
+                "use `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`"
             )
-        elif kind.startswith(_COMPILED):
-            compiled = True
-        for parent, _ in node.next_functions:
-            if parent is not None and parent not in seen:
-                seen.add(parent)
-                stack.append(parent)
+        compiled |= kind.startswith("CompiledFunction")
     return leaves, compiled
+
+
+def allow_second_pass(model: nn.Module) -> None:
+    """Have what is compiled from now on keep its buffers for more than one backward pass.
+
+    A compiled backward otherwise raises when the graph is to be retained. It is a setting of the
+    whole process, read when something is compiled; it costs memory, not results.
+    """
+    for module in model.modules():
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            functorch_config.donated_buffer = False
 
 
 @contextmanager

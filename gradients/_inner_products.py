@@ -34,6 +34,13 @@ def inner_products(vectors: list[Tensor | None], *, first_is_sum: bool = False) 
     return torch.stack(sums)
 
 
+def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Add two vectors of which either may be missing."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
 def full_matrices(triangles: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """Turn upper triangles, shape `(..., count * (count + 1) / 2)`, into symmetric matrices."""
     full = np.empty((*triangles.shape[:-1], count, count))

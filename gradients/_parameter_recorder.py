@@ -1,5 +1,4 @@
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,21 +10,13 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from gradients._graph import reached_leaves, undisturbed
-from gradients._inner_products import inner_products
-from gradients._parameters import parameters_by_layer
+from gradients._inner_products import added, inner_products
+from gradients._measurement import Measurement
+from gradients._parameters import parameters_by_layer, sizes_of
 from gradients._processes import mean_over, union_over
 
 _HALF = (torch.float16, torch.bfloat16)
 Row = list[Tensor | None]  # the gradients of one parameter, one per loss
-
-
-@dataclass
-class Measurement:
-    """Inner products of one update, still scaled and on the device."""
-
-    products: Tensor  # (item, pair): upper triangles
-    reached: NDArray[np.bool_]  # (item, objective)
-    zero_is_unreached: bool  # compiled code gives zeros where autograd gives nothing
 
 
 class ParameterRecorder:
@@ -42,8 +33,7 @@ class ParameterRecorder:
     ) -> None:
         self.model, self.group, self.separate = model, group, separate
         self.parameters, self.layers, self.owners = parameters_by_layer(model)
-        sizes = [p.numel() for p in self.parameters]
-        self.sizes = np.bincount(self.owners, sizes, len(self.layers)).astype(int).tolist()
+        self.sizes: list[int] | None = sizes_of(self.parameters, self.owners)
         self._handles: list[RemovableHandle] = []
         self.reset()
 
@@ -91,6 +81,10 @@ class ParameterRecorder:
             handle.remove()
         self._handles.clear()
 
+    def close(self) -> None:
+        """Nothing stays on the model between backward passes."""
+        self.reset()
+
     def measure(self) -> Measurement:
         """Finish the update."""
         self.disarm()
@@ -119,7 +113,7 @@ class ParameterRecorder:
         # A copy: what a hook is given may become `.grad` itself.
         row[0] = None if first is None else first.detach().clone()
         before = self._gradients.get(index)
-        self._gradients[index] = row if before is None else list(map(_add, before, row))
+        self._gradients[index] = row if before is None else list(map(added, before, row))
 
     def _average(self, group: dist.ProcessGroup) -> None:
         assert self._reached is not None
@@ -148,9 +142,3 @@ def _on_gradient(parameter: Tensor, use: Callable[[Tensor], None]) -> RemovableH
     # On the accumulator, not on the tensor: it comes after any hook of the user's there.
     accumulator = get_gradient_edge(parameter).node
     return accumulator.register_prehook(lambda gradients: use(gradients[0]))
-
-
-def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b

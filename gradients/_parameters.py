@@ -28,3 +28,11 @@ def parameters_by_layer(model: nn.Module) -> tuple[list[Tensor], list[str], list
     if not parameters:
         raise ValueError(f"`model`: expected a module with parameters, got {type(inner).__name__}")
     return parameters, layers, owners
+
+
+def sizes_of(parameters: list[Tensor], owners: list[int]) -> list[int]:
+    """Count the parameters of each layer."""
+    sizes = [0] * (max(owners) + 1)
+    for parameter, owner in zip(parameters, owners, strict=True):
+        sizes[owner] += parameter.numel()
+    return sizes

@@ -5,10 +5,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-Group = "dist.ProcessGroup | None"
 
-
-def find_group(model: nn.Module, group: object) -> "dist.ProcessGroup | None":
+def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
     """Settle over which processes gradients are averaged; None for this process alone.
 
     Raises:
@@ -34,7 +32,7 @@ def find_group(model: nn.Module, group: object) -> "dist.ProcessGroup | None":
     )
 
 
-def mean_over(group: "dist.ProcessGroup", tensors: list[Tensor]) -> list[Tensor]:
+def mean_over(group: dist.ProcessGroup, tensors: list[Tensor]) -> list[Tensor]:
     """Average tensors over the processes, in one message."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     dist.all_reduce(flat, group=group)
@@ -44,7 +42,7 @@ def mean_over(group: "dist.ProcessGroup", tensors: list[Tensor]) -> list[Tensor]
 
 
 def union_over(
-    group: "dist.ProcessGroup", flags: NDArray[np.bool_], device: torch.device
+    group: dist.ProcessGroup, flags: NDArray[np.bool_], device: torch.device
 ) -> NDArray[np.bool_]:
     """Tell where the flag is set in any process."""
     found = torch.tensor(flags, dtype=torch.int32, device=device)

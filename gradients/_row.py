@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradients._inner_products import full_matrices
-from gradients._parameter_recorder import Measurement
+from gradients._measurement import Measurement
 
 Array = NDArray[np.float64]
 

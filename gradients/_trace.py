@@ -1,35 +1,46 @@
-from __future__ import annotations
-
+import weakref
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import reduce
 from operator import add
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import xarray as xr
 from torch import Tensor, nn
 
 from gradients._dataset import make_dataset
-from gradients._parameter_recorder import Measurement, ParameterRecorder
+from gradients._feature_recorder import FeatureRecorder
+from gradients._graph import allow_second_pass
+from gradients._measurement import Measurement, Recorder
+from gradients._parameter_recorder import ParameterRecorder
 from gradients._processes import find_group, mean_over
 from gradients._row import Row, make_row
-from resonance import device_of, provenance
+from gradients._settings import check_losses, check_names, check_settings, default_names
+from gradients._shard_recorder import ShardRecorder, is_sharded
+from resonance import provenance
 
-_KEPT_ON_DEVICE = 32
+Level = Literal["parameter", "activation"]
+_KEPT_ON_DEVICE = 32  # updates: reading a number makes an accelerator wait
 
 
 class Trace:
     """Records, while a model trains, how the gradients of its losses agree.
 
     `trace.backward(main, auxiliary)` stands where `(main + auxiliary).backward()` stood. What
-    lands in `.grad` is the same, bit for bit; on the steps that are sampled, the gradient of the
-    auxiliary loss costs one more backward pass, from the deepest layer that it is attached to down.
+    lands in `.grad` is the same, bit for bit. On the steps that are sampled, the gradient of the
+    auxiliary loss costs one more backward pass, from the deepest layer that it is attached to
+    down: `1 + 2 f / 3` training steps, if that is at the fraction f of the depth.
+
+    With `level="activation"` the gradients are those at the outputs of `layers`, the attachment
+    points, at next to no cost: "auxiliary" is what enters there through the layer's own branches,
+    "main" all that arrives from above (at the deepest point: the main loss's gradient alone).
 
     Args:
         model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
         every: Sample every so many optimizer updates; the others cost nothing.
-        objectives: Names of the losses, in the order of `backward`. By default "main" and
+        level: Gradients with respect to "parameter" or "activation".
+        layers: Names or patterns of layers, for the activation level.
+        objectives: Names of the losses, in the order of `backward`; by default "main" and
             "auxiliary", numbered if there are several.
         scaler: A `torch.amp.GradScaler`: `backward` scales by it, and what is recorded is unscaled.
         separate: Differentiate the first loss by itself too, at the cost of one more pass,
@@ -42,7 +53,7 @@ class Trace:
         step: Optimizer updates made so far; set it when training resumes.
 
     Raises:
-        ValueError: If an argument does not fit.
+        ValueError: If an argument does not fit, or the processes that share the model are unknown.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -60,55 +71,69 @@ class Trace:
         model: nn.Module,
         every: int = 1,
         *,
+        level: Level = "parameter",
+        layers: str | Sequence[str] | None = None,
         objectives: Sequence[str] | None = None,
         scaler: torch.amp.GradScaler | None = None,
         separate: bool | None = None,
         group: Any = "auto",
     ) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"`every`: expected a whole number of at least 1, got {every!r}")
-        self.model, self.every, self.scaler = model, every, scaler
-        self.objectives = None if objectives is None else _names(objectives)
+        check_settings(every, level, layers)
+        self.model, self.every, self.level, self.scaler = model, every, level, scaler
+        self.objectives = None if objectives is None else check_names(objectives)
         self.step = 0
-        self._group = find_group(model, group)
-        self._recorder = ParameterRecorder(model, self._group, separate)
+        self._recorder = self._make_recorder(layers, separate, group)
         self._losses: Tensor | None = None
-        self._scale: Tensor = torch.ones((), dtype=torch.float64)
+        self._scale = torch.ones((), dtype=torch.float64)
         self._pending: list[tuple[int, Tensor, Tensor, Measurement]] = []
         self._rows: list[Row] = []
+        allow_second_pass(model)
 
     def backward(self, *losses: Tensor, update: bool = True) -> None:
         """Backpropagate the sum of the losses, and record on the steps that are sampled.
 
         Args:
-            losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
+            losses: Scalars of one forward pass: the main loss, then the auxiliary ones. One loss
+                alone is recorded too, with its gradient norms.
             update: Whether an optimizer update follows. With gradient accumulation, pass False for
                 all micro-batches but the last: their gradients are added up before they are
                 compared, as the optimizer sees them.
+
+        Raises:
+            ValueError: If the losses are not scalars, not as many as before, or not separable.
         """
-        self._check(losses)
+        self.objectives = check_losses(losses, self.objectives)
         total = reduce(add, losses)
         try:
             if self._sampled():
-                self._arm(losses, self._ones(losses), whole_update=update)
+                one = torch.ones_like(total.detach())
+                seed = one if self.scaler is None else self.scaler.scale(one)
+                self._arm(losses, seed, whole_update=update)
             (total if self.scaler is None else self.scaler.scale(total)).backward()
+            self._recorder.disarm()
         except BaseException:
             self._forget()
             raise
-        self._recorder.disarm()
         if update:
             self.advance()
 
     def join(self, *losses: Tensor) -> Tensor:
         """Give the sum of the losses, for a framework that calls `backward` itself.
 
-        Recording happens inside that call, whatever scales or divides the sum before it. Once per
-        optimizer update, `advance` must follow.
+        Recording happens inside that call, whatever divides or scales the sum before it. Once per
+        optimizer update, after its last backward pass, `advance` must follow.
+
+        Raises:
+            ValueError: As `backward`; and for a `fully_shard` model.
         """
-        self._check(losses)
+        self.objectives = check_losses(losses, self.objectives)
+        if isinstance(self._recorder, ShardRecorder):
+            raise ValueError("`model`: a `fully_shard` model needs `backward` instead of `join`")
         total = reduce(add, losses)
         if self._sampled() and total.requires_grad:
             total.register_hook(lambda seed: self._arm(losses, seed, whole_update=False))
+        if isinstance(self._recorder, FeatureRecorder):
+            self._recorder.pause()
         return total
 
     def advance(self) -> None:
@@ -116,27 +141,62 @@ class Trace:
         if self._losses is not None:
             try:
                 measured = self._recorder.measure()
-                if self._group is not None:
-                    (self._losses,) = mean_over(self._group, [self._losses])
-            except BaseException:
+                if self._recorder.group is not None:
+                    (self._losses,) = mean_over(self._recorder.group, [self._losses])
+                self._pending.append((self.step, self._losses, self._scale, measured))
+            finally:
                 self._forget()
-                raise
-            self._pending.append((self.step, self._losses, self._scale, measured))
-            self._losses = None
             if len(self._pending) >= _KEPT_ON_DEVICE:
                 self._flush()
         self.step += 1
 
     def to_dataset(self) -> xr.Dataset:
-        """What was recorded so far."""
+        """What was recorded so far.
+
+        Returns:
+            Dataset with `dot`, `norm_main`, `norm_aux`, `cosine (step, layer)`: inner product,
+            norms and cosine of the two gradients over the parameters of the layer that both
+            losses reach, NaN if there are none or the gradient overflowed; `cosine_total`,
+            `conflict_fraction (step)`: over all layers, and the share of layers with a negative
+            cosine; `loss_main`, `loss_aux (step)`; `grad_norm (step)`: of the sum of the losses,
+            over all parameters. With more than two losses: `inner_product`, `norm`, `cosine (step,
+            layer, objective, other_objective)`, where `norm` is that of the objective over the
+            parameters that the other reaches too, and `loss (step, objective)`. Inner products
+            and squared norms add up over layers: see `regroup`.
+        """
         self._flush()
+        settings = {"every": self.every, "level": self.level}
         return make_dataset(
             self._rows,
             self._recorder.layers,
             self._recorder.sizes,
-            self.objectives or ("main", "auxiliary"),
-            provenance("gradients.Trace", self.model, every=self.every, level="parameter"),
+            self.objectives or default_names(2),
+            provenance("gradients.Trace", self.model, **settings),
         )
+
+    def close(self) -> None:
+        """Take the hooks of the activation level off the model; what was recorded stays."""
+        self._recorder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _make_recorder(
+        self, layers: str | Sequence[str] | None, separate: bool | None, group: Any
+    ) -> Recorder:
+        sharded = is_sharded(self.model)
+        if layers is None:
+            if sharded:
+                return ShardRecorder(self.model)
+            return ParameterRecorder(self.model, find_group(self.model, group), separate)
+        found = ShardRecorder(self.model).group if sharded else find_group(self.model, group)
+        sampled = weakref.WeakMethod(self._sampled)
+        recorder = FeatureRecorder(self.model, layers, found, lambda: bool((sampled() or bool)()))
+        weakref.finalize(self, recorder.hooks.close)
+        return recorder
 
     def _sampled(self) -> bool:
         return self.step % self.every == 0
@@ -144,14 +204,10 @@ class Trace:
     def _arm(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
         self._recorder.arm(losses, seed, whole_update=whole_update)
         values = torch.stack([loss.detach().double().reshape(()) for loss in losses])
-        one = torch.ones((), dtype=torch.float64, device=values.device)
-        self._scale = one if self.scaler is None else self.scaler.scale(one)
+        one = torch.ones((), device=values.device)
+        self._scale = (one if self.scaler is None else self.scaler.scale(one)).double()
         weighted = values * (seed.double().reshape(()) / self._scale)
         self._losses = weighted if self._losses is None else self._losses + weighted
-
-    def _ones(self, losses: Sequence[Tensor]) -> Tensor:
-        one = torch.ones_like(losses[0].detach())
-        return one if self.scaler is None else self.scaler.scale(one)
 
     def _forget(self) -> None:
         self._recorder.reset()
@@ -162,29 +218,3 @@ class Trace:
         for step, losses, scale, measured in self._pending:
             self._rows.append(make_row(step, losses, scale, measured, owners, layers))
         self._pending.clear()
-
-    def _check(self, losses: Sequence[Tensor]) -> None:
-        if self.objectives is None:
-            self.objectives = _default_names(len(losses))
-        if not losses or len(losses) != len(self.objectives):
-            raise ValueError(
-                f"losses: expected {len(self.objectives)} ({', '.join(self.objectives)}), "
-                f"got {len(losses)}"
-            )
-        for name, loss in zip(self.objectives, losses, strict=True):
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                raise ValueError(f"losses: {name!r}: expected a scalar tensor, got {got}")
-
-
-def _default_names(count: int) -> tuple[str, ...]:
-    if count <= 2:
-        return ("main", "auxiliary")[:count]
-    return ("main", *(f"auxiliary {i}" for i in range(1, count)))
-
-
-def _names(objectives: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(objectives)
-    if isinstance(objectives, str) or not names or len(set(names)) < len(names):
-        raise ValueError(f"`objectives`: expected different names, got {objectives!r}")
-    return names
