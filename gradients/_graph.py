@@ -71,12 +71,12 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     Activation checkpointing runs parts of the forward again in each pass: batch norm would count
     the batch once more, and dropout may draw once more.
     """
-    buffers = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]
+    # All of them: batch norm does not say, by a new version, that it has written.
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     with preserving_rng({p.device for p in model.parameters()}):
         try:
             yield
         finally:
-            for buffer, copy, version in buffers:
-                if buffer._version != version:
-                    # Through `.data`: the graph still to be differentiated sees no new version.
-                    buffer.data.copy_(copy)
+            for buffer, copy in buffers:
+                # Through `.data`: the graph still to be differentiated sees no new version.
+                buffer.data.copy_(copy)

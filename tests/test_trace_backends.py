@@ -14,13 +14,17 @@ from torch.utils.checkpoint import checkpoint
 from gradients import Trace
 
 
-def reference(model, batch):
-    """Cosine over the shared parameters, from two graphs in float64."""
-    twin = copy.deepcopy(model).double()
+def reference(model, batch, dtype=torch.float64, context=torch.enable_grad):
+    """Cosine over the shared parameters, from two graphs."""
+    twin = copy.deepcopy(model).to(dtype)
     x, y = batch
-    found = [gradients_of(two_losses(twin, x.double(), y)[i], twin) for i in (0, 1)]
+    found = []
+    for index in (0, 1):
+        with context():
+            loss = two_losses(twin, x.to(dtype), y)[index]
+        found.append(gradients_of(loss, twin))
     pairs = [(a, found[1][n]) for n, a in found[0].items() if None not in (a, found[1][n])]
-    a, b = (torch.cat([pair[i].flatten() for pair in pairs]) for i in (0, 1))
+    a, b = (torch.cat([pair[i].flatten().double() for pair in pairs]) for i in (0, 1))
     return (a @ b / a.norm() / b.norm()).item()
 
 
@@ -107,14 +111,14 @@ def test_autocast_and_grad_scaler():
     assert_same_bits(scaled[True], scaled[False])
 
     model, batch = make_network(dtype=torch.float32, dropout=0.0), make_batch(dtype=torch.float32)
-    expected = reference(model, batch)
+    expected = reference(model, batch, torch.float32, autocast)
     unscaled = Trace(model)
     unscaled.backward(*two_losses(model, *batch))
     trace = Trace(model, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**12))
     with autocast():
         losses = two_losses(model, *batch)
     trace.backward(*losses)
-    np.testing.assert_allclose(trace.to_dataset()["cosine_total"], expected, atol=0.02)
+    np.testing.assert_allclose(trace.to_dataset()["cosine_total"], expected, atol=1e-3)
     wanted = unscaled.to_dataset()["norm_aux"]
     np.testing.assert_allclose(trace.to_dataset()["norm_aux"], wanted, rtol=0.02)
 
@@ -203,6 +207,8 @@ def fresh_compiler():
     config.donated_buffer = before
 
 
+# Dynamo looks at `.grad` of what comes out of the first block.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("how", ["whole", "in place", "by block"])
 def test_compiled_models(how, fresh_compiler):
     states = []
