@@ -119,7 +119,8 @@ def _common_group(parameters: list[Tensor]) -> dist.ProcessGroup:
         if not isinstance(p, DTensor) or p.device_mesh.ndim > 1 or not _is_split(p):
             raise ValueError(
                 "`model`: expected `fully_shard` over all parameters on one one-dimensional mesh, "
-                f"got a parameter of shape {tuple(p.shape)} that is not sharded so"
+                f"got a parameter of shape {tuple(p.shape)} that is not sharded so. (Between a "
+                "forward and its backward pass none is: make the trace before)"
             )
     meshes = {p.device_mesh for p in parameters if isinstance(p, DTensor)}
     if len(meshes) > 1:
