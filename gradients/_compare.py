@@ -42,7 +42,8 @@ def compare(
     """
     if is_sharded(model):
         raise ValueError("`model`: expected a module that is not sharded; use `Trace`")
-    recorder = ParameterRecorder(model, find_group(model, "auto"), separate=True)
+    recorder = ParameterRecorder(model, separate=True)
+    recorder.group = find_group(model, "auto")
     if callable(losses):
         with preserving(model):
             torch.manual_seed(seed)

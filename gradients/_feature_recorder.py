@@ -30,13 +30,13 @@ class FeatureRecorder:
         self,
         model: nn.Module,
         patterns: str | Sequence[str],
-        group: dist.ProcessGroup | None,
         sampled: Callable[[], bool],
     ) -> None:
         modules = find_layers(model, patterns)
         self.layers, self.owners = list(modules), list(range(len(modules)))
         self.sizes: list[int] | None = None
-        self.group, self.sampled = group, sampled
+        self.group: dist.ProcessGroup | None = None
+        self.sampled = sampled
         self._listening = False
         self._handles, self.hooks = ExitStack(), ExitStack()
         self._edges: list[tuple[int, GradientEdge]] = []

@@ -67,7 +67,7 @@ def noise(
     batches = take(data, samples, seed, model=model, batch_size=batch_size)
     if len(batches) < 2:
         raise ValueError(f"`batch_size`: expected at least two mini-batches, got {len(batches)}")
-    recorder = ParameterRecorder(model, None, separate=True)
+    recorder = ParameterRecorder(model, separate=True)
     rows = []
     with preserving(model):
         torch.manual_seed(seed)

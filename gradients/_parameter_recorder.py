@@ -28,10 +28,9 @@ class ParameterRecorder:
     processes, before they are multiplied: a mean of cosines is not the cosine of the batch.
     """
 
-    def __init__(
-        self, model: nn.Module, group: dist.ProcessGroup | None, separate: bool | None
-    ) -> None:
-        self.model, self.group, self.separate = model, group, separate
+    def __init__(self, model: nn.Module, separate: bool | None) -> None:
+        self.model, self.separate = model, separate
+        self.group: dist.ProcessGroup | None = None
         self.parameters, self.layers, self.owners = parameters_by_layer(model)
         self.sizes: list[int] | None = sizes_of(self.parameters, self.owners)
         self._handles: list[RemovableHandle] = []

@@ -16,14 +16,12 @@ def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
         if group is None or isinstance(group, dist.ProcessGroup):
             return group
         raise TypeError(f"`group`: expected 'auto', None or a ProcessGroup, got {group!r}")
-    if not dist.is_available() or not dist.is_initialized():
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             found: dist.ProcessGroup = module.process_group
             return found if dist.get_world_size(found) > 1 else None
-    if dist.get_world_size() == 1:
-        return None
     raise ValueError(
         f"`model`: {dist.get_world_size()} processes run, and a cosine of one process's share of "
         "the batch means little; expected the DistributedDataParallel or fully_shard model, got "

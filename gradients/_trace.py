@@ -47,7 +47,8 @@ class Trace:
             instead of taking the others away from the total. By default only where parameters
             are in half precision. Worth it under autocast if the auxiliary gradient is more than
             some 30 times larger than the main one, since rounding is in proportion to the larger.
-        group: Processes to average gradients over: by default those of the wrapper.
+        group: Processes to average gradients over: "auto" for those of the wrapper, a
+            `ProcessGroup`, or None for this process alone.
 
     Attributes:
         step: Optimizer updates made so far; set it when training resumes.
@@ -82,7 +83,8 @@ class Trace:
         self.model, self.every, self.level, self.scaler = model, every, level, scaler
         self.objectives = None if objectives is None else check_names(objectives)
         self.step = 0
-        self._recorder = self._make_recorder(layers, separate, group)
+        self.group = group
+        self._recorder = self._make_recorder(layers, separate)
         self._losses: Tensor | None = None
         self._scale = torch.ones((), dtype=torch.float64)
         self._pending: list[tuple[int, Tensor, Tensor, Measurement]] = []
@@ -184,24 +186,30 @@ class Trace:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _make_recorder(
-        self, layers: str | Sequence[str] | None, separate: bool | None, group: Any
-    ) -> Recorder:
-        sharded = is_sharded(self.model)
-        if layers is None:
-            if sharded:
-                return ShardRecorder(self.model)
-            return ParameterRecorder(self.model, find_group(self.model, group), separate)
-        found = ShardRecorder(self.model).group if sharded else find_group(self.model, group)
-        sampled = weakref.WeakMethod(self._sampled)
-        recorder = FeatureRecorder(self.model, layers, found, lambda: bool((sampled() or bool)()))
-        weakref.finalize(self, recorder.hooks.close)
-        return recorder
+    def _make_recorder(self, layers: str | Sequence[str] | None, separate: bool | None) -> Recorder:
+        if layers is not None:
+            sampled = weakref.WeakMethod(self._sampled)  # the hooks must not keep the trace alive
+            recorder = FeatureRecorder(self.model, layers, lambda: bool((sampled() or bool)()))
+            weakref.finalize(self, recorder.hooks.close)
+            if is_sharded(self.model):
+                recorder.group = ShardRecorder(self.model).group
+            return recorder
+        if is_sharded(self.model):
+            return ShardRecorder(self.model)
+        return ParameterRecorder(self.model, separate)
+
+    def _settle_group(self) -> None:
+        # Not before the first backward pass: processes are often started after the trace is made.
+        if self._recorder.group is None:
+            if is_sharded(self.model):
+                raise ValueError("`model`: sharded since; expected `fully_shard` before the trace")
+            self._recorder.group = find_group(self.model, self.group)
 
     def _sampled(self) -> bool:
         return self.step % self.every == 0
 
     def _arm(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
+        self._settle_group()
         self._recorder.arm(losses, seed, whole_update=whole_update)
         values = torch.stack([loss.detach().double().reshape(()) for loss in losses])
         one = torch.ones((), device=values.device)

@@ -124,7 +124,7 @@ def test_what_cannot_be_told_apart_is_refused():
     model, x = make_chain(), torch.randn(6, 5).double()
     trace = Trace(model, level="activation", layers="blocks.2")
     logits, _ = model(x)
-    with pytest.raises(ValueError, match="above 'blocks.2' the losses share a computation"):
+    with pytest.raises(ValueError, match=r"above 'blocks\.2' the losses share a computation"):
         trace.backward(logits.square().mean(), logits.sin().mean())
     with pytest.raises(ValueError, match=r"not seen to come through blocks\.2"):
         trace.backward(model.head(x).sum(), x.sum())

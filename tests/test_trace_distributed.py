@@ -14,6 +14,7 @@ from small_network import make_batch, make_network, two_losses
 
 from gradients import Trace
 
+KINDS = [f"{a}{b}" for a in ("ddp", "fsdp") for b in ("", " accumulated", " activation")]
 SCRIPT = Path(__file__).with_name("two_processes.py")
 
 
@@ -32,7 +33,7 @@ def results(tmp_path_factory):
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(root), str(SCRIPT.parent), *sys.path]),
     }
-    command = [sys.executable, str(SCRIPT), str(output)]
+    command = [sys.executable, str(SCRIPT), str(output), ",".join(KINDS)]
     ranks = [
         subprocess.Popen(
             command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
@@ -60,9 +61,7 @@ def whole_batch(**options):
     return trace.to_dataset()
 
 
-@pytest.mark.parametrize(
-    "kind", ["ddp", "ddp accumulated", "ddp activation", "fsdp", "fsdp accumulated"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_both_processes_have_the_numbers_of_the_whole_batch(results, kind):
     options = {"level": "activation", "layers": "drop"} if "activation" in kind else {}
     expected = whole_batch(**options)
@@ -73,14 +72,15 @@ def test_both_processes_have_the_numbers_of_the_whole_batch(results, kind):
     assert list(first["layer"].values) == list(expected["layer"].values)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "ddp accumulated", "fsdp", "fsdp accumulated"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_training_is_bitwise_what_it_is_without(results, kind):
     assert all(rank[kind]["bitwise"] for rank in results)
 
 
 def test_what_cannot_be_right_is_refused(results):
     for rank in results:
-        plain, joined, unsynchronised = rank["refused"]
+        plain, joined, unsynchronised, late = rank["refused"]
         assert "expected the DistributedDataParallel or fully_shard model" in plain
         assert "needs `backward` instead of `join`" in joined
         assert "set_requires_gradient_sync(False)" in unsynchronised
+        assert "expected `fully_shard` before the trace" in late

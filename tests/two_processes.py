@@ -18,7 +18,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     results = {}
-    for kind in ("ddp", "ddp accumulated", "ddp activation", "fsdp", "fsdp accumulated"):
+    for kind in sys.argv[2].split(","):
         found, state = train(kind, rank, traced=True)
         _, plain = train(kind, rank, traced=False)
         same = [torch.equal(value, plain[name]) for name, value in state.items()]
@@ -65,12 +65,24 @@ def full(parameter: torch.Tensor) -> torch.Tensor:
 
 def refusals() -> list[str]:
     texts = []
-    for attempt in (lambda: Trace(make_network()), join_shards, unsynchronised):
+    for attempt in (one_of_two, join_shards, unsynchronised, sharded_late):
         try:
             attempt()
         except ValueError as error:
             texts.append(str(error))
     return texts
+
+
+def one_of_two() -> None:
+    model = make_network()
+    Trace(model).backward(*two_losses(model, *make_batch()))
+
+
+def sharded_late() -> None:
+    model = make_network()
+    trace = Trace(model)
+    fully_shard(model)
+    trace.backward(*two_losses(model, *make_batch()))
 
 
 def join_shards() -> None:
