@@ -50,6 +50,9 @@ def main(argv: list[str] | None = None) -> None:
     for title, (backbone, layers) in CASES.items():
         torch.manual_seed(0)
         model = getattr(backbones, backbone)(classes=100)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0  # so that all ways must find the same cosine
         x, y = torch.randn(args.batch, 3, 32, 32), torch.randint(0, 100, (args.batch,))
         f = depth_fraction(model, layers, x)
         ways, cosine = make_ways(model, layers, x, y)

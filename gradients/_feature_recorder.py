@@ -75,7 +75,7 @@ class FeatureRecorder:
         layers = {(edge.node, edge.output_nr): index for index, edge in self._edges}
         tokens = [edge for _, edge in self._edges]  # they keep the graph alive for the hooks
         self._edges.clear()
-        main = [step for step in walk(losses[0]) if step.target is not None]
+        main = list(walk(losses[0]))
         visible = {step.target for step in main} & layers.keys()
         self._check_seen({layers[edge] for edge in visible})
         nodes = {step.node for step in main}
@@ -102,10 +102,10 @@ class FeatureRecorder:
         """Finish the update."""
         self.disarm()
         assert self._reached is not None
-        some = next(iter(self._products.values()))
-        products = torch.stack(
-            [self._products.get(i, torch.zeros_like(some)).to(some) for i in self.owners]
-        )
+        count = self._reached.shape[1]
+        nothing = torch.zeros(count * (count + 1) // 2, dtype=torch.float64)
+        like = next(iter(self._products.values()), nothing)
+        products = torch.stack([self._products.get(i, nothing).to(like) for i in self.owners])
         if self.group is not None:
             # The loss of the whole batch is a mean over processes, and so are its gradients.
             dist.all_reduce(products, group=self.group)

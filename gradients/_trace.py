@@ -31,6 +31,8 @@ class Trace:
     auxiliary loss costs one more backward pass, from the deepest layer that it is attached to
     down: `1 + 2 f / 3` training steps, if that is at the fraction f of the depth.
 
+    Backward hooks of the user's own on modules or activations see that pass too.
+
     With `level="activation"` the gradients are those at the outputs of `layers`, the attachment
     points, at next to no cost: "auxiliary" is what enters there through the layer's own branches,
     "main" all that arrives from above (at the deepest point: the main loss's gradient alone).

@@ -168,3 +168,16 @@ def test_nothing_is_left_behind_when_backward_raises():
     assert trace.to_dataset().sizes["step"] == 0
     trace.backward(*two_losses(model, *batch))
     assert trace.to_dataset().sizes["step"] == 1
+
+
+def test_an_optimizer_inside_the_backward_pass_may_take_each_gradient_away():
+    model, batch = make_network(dropout=0.0), make_batch()
+    expected, trace = Trace(model), Trace(model)
+    expected.backward(*two_losses(model, *batch))
+    model.zero_grad()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    trace.backward(*two_losses(model, *batch))
+    np.testing.assert_array_equal(
+        trace.to_dataset()["cosine"].values, expected.to_dataset()["cosine"].values
+    )
