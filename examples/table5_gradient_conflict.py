@@ -28,8 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     """Train each backbone without and with 20 branches; print the table, save and draw."""
     args = parse_args(argv)
     images = data.load(args.data)
-    plain = {name: train(name, images, args, branches=0) for name in PUBLISHED}
-    traced = {name: train(name, images, args, branches=20) for name in PUBLISHED}
+    plain, traced = ({k: train(k, images, args, n) for k in PUBLISHED} for n in (0, 20))
     label = xr.Variable("architecture", list(traced), {"long_name": "backbone"})
     whole = [trace.drop_dims("layer") for trace in traced.values()]  # layers differ
     result = xr.concat(whole, label, combine_attrs="drop_conflicts")
@@ -38,9 +37,9 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{'cosine':<12}", *(f"{name:>8}" for name in STATISTICS), "conflicts  verdict")
     for name, (*numbers, verdict) in PUBLISHED.items():
         row = table.sel(architecture=name)
-        share = f"{row['conflict_share'].item():9.0%} "
-        print(f"{name:<12}", *(f"{row[s]:8.4f}" for s in STATISTICS), share, row["verdict"].item())
-        print(f"{'  published':<12}", *(f"{v:8.4f}" for v in numbers), f"{'':10}", verdict)
+        rest = f"{row['conflict_share']:9.0%}  {row['verdict'].item()}"
+        print(f"{name:<12}", *(f"{row[s]:8.4f}" for s in STATISTICS), rest)
+        print(f"{'  published':<12}", *(f"{v:8.4f}" for v in numbers), f"{'':10} {verdict}")
     figure, axes = plt.subplots(3, 3, figsize=(12, 10), layout="constrained")
     for column, name in enumerate(traced):
         gradients.plot_trace(traced[name], smooth=9, ax=axes[0, column]).set_title(name)
@@ -53,9 +52,9 @@ def main(argv: list[str] | None = None) -> None:
 def train(name: str, images: data.Images, args: argparse.Namespace, branches: int) -> xr.Dataset:
     """Train one backbone on its losses, and return the trace."""
     torch.manual_seed(42)
-    channels, image = images.channels, images.image
-    vit = {"image": image, "patch": max(image // 8, 2), "channels": channels}
-    shape = {"mlp": {"inputs": channels * image**2}, "cnn": {"channels": channels}, "vit6": vit}
+    c, size = images.channels, images.image
+    vit = {"image": size, "patch": max(size // 8, 2), "channels": c}
+    shape = {"mlp": {"inputs": c * size**2}, "cnn": {"channels": c}, "vit6": vit}
     model = getattr(backbones, name)(images.classes, **shape[name])
     x, y = images.x_train[: args.samples], images.y_train[: args.samples]
     where = {"layers": backbones.LAYERS[name], "sample": x[:2]}
@@ -66,7 +65,7 @@ def train(name: str, images: data.Images, args: argparse.Namespace, branches: in
         for rows in torch.randperm(len(x)).split(64):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x[rows]), y[rows])
-            trace.backward(loss, probe.loss(y[rows])) if probe else trace.backward(loss)
+            trace.backward(loss, *([probe.loss(y[rows])] if probe else []))
             optimizer.step()
     return trace.to_dataset()
 
@@ -76,7 +75,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help=".npz with x_train, y_train, x_test, y_test")
     parser.add_argument("--output", type=Path, default=Path("table5.nc"))
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, help="training images to use; all by default")
     return parser.parse_args(argv)
 
