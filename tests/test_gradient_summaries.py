@@ -186,3 +186,18 @@ def test_plot_dynamics_draws_losses_and_norms():
     with pytest.raises(ValueError, match="'x': expected `loss_main` and `grad_norm"):
         gradients.plot_dynamics({"x": trace[["cosine"]]})
     plt.close("all")
+
+
+@pytest.mark.parametrize(("branches", "percent"), [(1, -3.0), (20, -33.5), (300, -77.6)])
+def test_dilution_alone_gives_nearly_the_published_reduction_of_the_transformer(branches, percent):
+    # Table 4 prints -3.40, -33.68 and -68.78; the main loss's gradient is the same in all cases.
+    from lab import backbones
+
+    torch.manual_seed(0)
+    model = backbones.vit6(classes=100)
+    data = torch.randn(4, 3, 32, 32), torch.arange(4)
+    weights = branches * 6 * 128 * 100  # six blocks of width 128, a hundred classes
+    found = gradients.initial_norm(model, data, weights, samples=None)
+    plain = gradients.initial_norm(model, data, samples=None)
+    assert round(found["reduction"].item(), 1) == percent
+    np.testing.assert_array_equal(found["norm_everything"], plain["norm_backbone"])
