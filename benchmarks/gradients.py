@@ -9,19 +9,11 @@ of a step) must be made once more. The naive way is one forward and backward pas
 besides those of the step. torchjd is left out if it is not installed.
 """
 
-# ruff: noqa: E402  (the path must be put right before anything is imported)
 import argparse
-import platform
-import sys
-import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
-# This file is called like the package that it measures, and lies in the first place to look.
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "examples")
-
-import numpy as np
+import timing
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="There is a performance drop")  # torchjd's vmap
-    print(f"torch {torch.__version__}, {platform.machine()}, {args.rounds} rounds, 1 thread")
+    print(timing.machine(args.rounds))
     for title, (backbone, layers) in CASES.items():
         torch.manual_seed(0)
         model = getattr(backbones, backbone)(classes=100)
@@ -56,13 +48,12 @@ def main(argv: list[str] | None = None) -> None:
         x, y = torch.randn(args.batch, 3, 32, 32), torch.randint(0, 100, (args.batch,))
         f = depth_fraction(model, layers, x)
         ways, cosine = make_ways(model, layers, x, y)
-        ratios = measure(ways, args.rounds)
+        times = timing.interleaved(ways, rounds=args.rounds, warmup=1)
         bound = 1 + 2 * f / 3
         print(f"\n{title}: f = {f:.2f}, bound 1 + 2f/3 = {bound:.2f}, goal {1.05 * bound:.2f}")
-        for name, values in ratios.items():
-            low, middle, high = np.percentile(values, [25, 50, 75])
+        for name in ways:
             agrees = f"   cosine {cosine[name]:+.5f}" if name in cosine else ""
-            print(f"  {name:<26} {middle:5.2f} x  [{low:.2f}, {high:.2f}]{agrees}")
+            print(f"  {name:<26} {timing.ratio(times, name, 'plain step')}{agrees}")
 
 
 def make_ways(
@@ -169,20 +160,6 @@ def depth_fraction(model: nn.Module, layers: str, x: Tensor) -> float:
     with hook, counter, torch.no_grad():
         model(x[:2])
     return below[0] / counter.get_total_flops()
-
-
-def measure(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """CPU time of each way over that of the first, by round; the order alternates."""
-    for step in ways.values():
-        step()
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for index in range(rounds):
-        for name in list(ways)[:: 1 if index % 2 else -1]:
-            start = time.process_time()
-            ways[name]()
-            times[name].append(time.process_time() - start)
-    first = next(iter(times.values()))
-    return {name: [t / p for t, p in zip(ts, first, strict=True)] for name, ts in times.items()}
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:

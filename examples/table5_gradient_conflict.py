@@ -1,6 +1,6 @@
 """Do the auxiliary and the main loss pull an architecture the same way (table 5, figures 3, 7)?
 
-Run: python examples/table5_gradient_conflict.py [--data cifar10.npz] [--output table5.nc]
+Run: python examples/table5_gradient_conflict.py [--data cifar10.npz] [--output results/table5.nc]
 """
 
 import argparse
@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     label = xr.Variable("architecture", list(traced), {"long_name": "backbone"})
     whole = [trace.drop_dims("layer") for trace in traced.values()]  # layers differ
     result = xr.concat(whole, label, combine_attrs="drop_conflicts")
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     result.to_netcdf(args.output, engine="h5netcdf")
     table = gradients.summarise(result)
     print(f"{'cosine':<12}", *(f"{name:>8}" for name in STATISTICS), "conflicts  verdict")
@@ -47,6 +48,7 @@ def main(argv: list[str] | None = None) -> None:
         gradients.plot_dynamics(both, axes=axes[1:, column])
     figure.savefig(args.output.with_suffix(".png"), dpi=120)
     gradients.plot_layers(traced["vit6"]).figure.savefig(args.output.with_suffix(".layers.png"))
+    print(f"wrote {args.output}, and figures beside it")
 
 
 def train(name: str, images: data.Images, args: argparse.Namespace, branches: int) -> xr.Dataset:
@@ -74,7 +76,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help=".npz with x_train, y_train, x_test, y_test")
-    parser.add_argument("--output", type=Path, default=Path("table5.nc"))
+    parser.add_argument("--output", type=Path, default=Path("results/table5.nc"))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, help="training images to use; all by default")
     return parser.parse_args(argv)

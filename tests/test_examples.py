@@ -9,7 +9,10 @@ import xarray as xr
 
 mpl.use("agg")
 EXAMPLES = Path(__file__).parents[1] / "examples"
-TINY = {"quickstart.py": ["--epochs", "2", "--n", "3"]}
+TINY = {
+    "quickstart.py": ["--epochs", "2", "--n", "3"],
+    "table5_gradient_conflict.py": ["--epochs", "1", "--samples", "64"],
+}
 
 
 @pytest.fixture(autouse=True)

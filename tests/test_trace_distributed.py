@@ -1,52 +1,21 @@
 """Two gloo processes on this machine, each with half of the batch, against one with all of it."""
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 import xarray as xr
+from launch import run_ranks
 from small_network import make_batch, make_network, two_losses
 
 from gradients import Trace
 
 KINDS = [f"{a}{b}" for a in ("ddp", "fsdp") for b in ("", " accumulated", " activation")]
-SCRIPT = Path(__file__).with_name("two_processes.py")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     output = tmp_path_factory.mktemp("ranks") / "result"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    root = SCRIPT.parent.parent
-    environment = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(root), str(SCRIPT.parent), *sys.path]),
-    }
-    command = [sys.executable, str(SCRIPT), str(output), ",".join(KINDS)]
-    ranks = [
-        subprocess.Popen(
-            command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [rank.communicate(timeout=180)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
+    run_ranks("two_processes.py", str(output), ",".join(KINDS))
     return [torch.load(f"{output}.{rank}", weights_only=False) for rank in range(2)]
 
 
