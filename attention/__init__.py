@@ -1,3 +1,6 @@
 """Entropy, Gini, peak and coverage of the attention of any transformer."""
 
-__all__: list[str] = []
+from attention._capture import capture
+from attention._capturing import capturing
+
+__all__ = ["capture", "capturing"]
