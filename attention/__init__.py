@@ -2,5 +2,7 @@
 
 from attention._capture import capture
 from attention._capturing import capturing
+from attention._rollout import rollout
+from attention._statistics import statistics
 
-__all__ = ["capture", "capturing"]
+__all__ = ["capture", "capturing", "rollout", "statistics"]

@@ -89,7 +89,8 @@ def _pad(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     shape = np.max([part.shape for part in parts], axis=0)
     whole = np.full((shape[0], len(parts), *shape[1:]), np.nan)
     for index, part in enumerate(parts):
-        whole[(slice(None), index, *map(slice, part.shape[1:]))] = part
+        corner = tuple(slice(size) for size in part.shape[1:])
+        whole[:, index][(slice(None), *corner)] = part
     return whole
 
 

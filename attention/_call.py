@@ -1,125 +1,160 @@
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attention._locate import Place
+
 Rows = slice | Tensor
-# Largest relative error of `p @ v` against the kernel's output that rounding explains.
-_TOLERANCE = {torch.float64: 1e-6, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+KERNEL_ARGUMENTS = {
+    "query": None,
+    "key": None,
+    "value": None,
+    "attn_mask": None,
+    "dropout_p": 0.0,
+    "is_causal": False,
+    "scale": None,
+    "enable_gqa": False,
+}
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads", "nheads")
+# Largest error against what the layer itself used that rounding explains.
+_TOLERANCE = {torch.float64: 1e-6, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
 @dataclass(frozen=True)
 class Call:
     """One attention call of one layer, from which any rows of its map can be computed.
 
-    `logits(rows)` has axes `(group, head, row, key)`: a group is a sample, or one window of it.
-    `mismatch(weights, rows)` says how far softmax weights of the first group are from what the
-    layer itself used; None if there is nothing to compare with (the kernel dropped some weights).
+    `shape` is `(group, head, query, key)`: a group is a sample, or one window of it.
+    `logits(rows)` has axes `(group, head, row, key)`. `mismatch(weights, rows)` says how far
+    weights of the first group are from what the layer itself used; None if they cannot be
+    compared (the kernel dropped some weights out). `samples`: how many, where the call knows.
     """
 
-    layer: str
+    module: nn.Module
     kind: str
     shape: tuple[int, int, int, int]
     logits: Callable[[Rows], Tensor]
     mismatch: Callable[[Tensor, Rows], Tensor] | None
-    device: torch.device
     tolerance: float
-    samples: int | None = None
-    """How many samples there are, where the call itself knows."""
+    device: torch.device
+    samples: int | None
+
+    def with_values(self, others: Sequence[Tensor]) -> "Call":
+        """Look at what a map was multiplied with: tokens, or channels as in XCiT."""
+        n_keys = self.shape[3]
+        widths = {size for other in others for size in other.shape[-2:]} - {n_keys}
+        across = self.kind == "softmax" and _is_channel(self.module, self.shape, widths)
+        return replace(self, kind="channel") if across else self
 
 
 def of_softmax(
-    layer: str, module: nn.Module, scores: Tensor, weights: Tensor, **known: Any
+    place: Place,
+    scores: Tensor,
+    weights: Tensor,
+    *,
+    heads: int | None = None,
+    samples: int | None = None,
 ) -> Call:
     """Describe `weights = softmax(scores)` with axes `(..., query, key)`."""
-    fold = _folding(scores.shape[:-2], known.pop("heads", None) or heads_of(module))
-    shape = fold(scores[..., :1, :1]).shape[:2] + scores.shape[-2:]
+    fold = _folding(scores.shape[:-2], heads or _heads_of(place.module))
+    n_groups, n_heads = fold(scores[..., :1, :1]).shape[:2]
     # A copy of one row: the map itself must be free to go when the model is done with it.
-    used = fold(weights[..., :1, :])[:1].clone()
+    used = fold(weights[..., :1, :].detach())[:1].clone()
 
-    def mismatch(_: Tensor, rows: Rows) -> Tensor:
-        again = fold(scores[..., :1, :])[:1].to(_working(scores.dtype)).softmax(-1)
-        return (again - used).abs().max()
+    def logits(rows: Rows) -> Tensor:
+        return fold(scores[..., rows, :]).to(_working(scores.dtype))
 
     return Call(
-        layer=layer,
+        module=place.module,
         kind="softmax",
-        shape=tuple(shape),
-        logits=lambda rows: fold(scores[..., rows, :]),
-        mismatch=mismatch,
-        device=scores.device,
+        shape=(n_groups, n_heads, scores.size(-2), scores.size(-1)),
+        logits=logits,
+        mismatch=lambda _, rows: (logits(slice(0, 1))[:1].softmax(-1) - used).abs().max(),
         tolerance=_tolerance(weights),
-        **known,
+        device=scores.device,
+        samples=samples,
     )
 
 
-def of_kernel(layer: str, module: nn.Module, output: Tensor, arguments: dict[str, Any]) -> Call:
+def of_kernel(
+    place: Place,
+    output: Tensor,
+    arguments: dict[str, Any],
+    *,
+    heads: int | None = None,
+    samples: int | None = None,
+) -> Call:
     """Describe a call of `scaled_dot_product_attention`."""
     query, key, value = (arguments[name] for name in ("query", "key", "value"))
+    mask, scale = arguments["attn_mask"], arguments["scale"]
     if query.is_nested:
-        raise ValueError(f"layer {layer!r} attends over nested tensors: pass padded ones instead")
-    mask = arguments["attn_mask"]
+        raise ValueError(f"layer {place.layer!r} attends over nested tensors: pass padded ones")
     if hasattr(mask, "_materialize"):  # a causal bias of torch.nn.attention.bias
         mask = mask._materialize(query.device)
     if arguments["enable_gqa"]:
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    scale = query.size(-1) ** -0.5 if arguments["scale"] is None else arguments["scale"]
-    n_queries, n_keys = query.size(-2), key.size(-2)
+    scale = query.size(-1) ** -0.5 if scale is None else scale
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    fold = _folding(batch, arguments.get("heads") or heads_of(module))
+    dtype = _working(query.dtype)
+    fold = _folding(batch, heads or _heads_of(place.module))
 
     def whole(tensor: Tensor) -> Tensor:
         return fold(tensor.expand(*batch, *tensor.shape[-2:]))
 
     def logits(rows: Rows) -> Tensor:
-        asked = query[..., rows, :]
-        dtype = _working(query.dtype)
-        if asked.size(-2) == 1:  # half the time of a product of matrices
-            scores = (asked.to(dtype) * key.to(dtype)).sum(-1, keepdim=True).mT * scale
+        asked = query[..., rows, :].to(dtype)
+        if asked.size(-2) == 1:  # takes half the time of a product of matrices
+            scores = (asked * key.to(dtype)).sum(-1)[..., None, :] * scale
         else:
-            scores = asked.to(dtype) @ key.to(dtype).mT * scale
+            scores = asked @ key.to(dtype).mT * scale
         if mask is not None:
-            hiding = mask if mask.dim() < 2 or mask.size(-2) == 1 else mask[..., rows, :]
-            if hiding.dtype == torch.bool:
-                scores = scores.masked_fill(~hiding, -torch.inf)
-            else:
-                scores = scores + hiding
-        if arguments["is_causal"]:  # aligned at the top left, as in torch
-            seen = torch.arange(n_queries, device=query.device)[rows, None]
-            later = torch.arange(n_keys, device=query.device) > seen
+            part = mask if mask.dim() < 2 or mask.size(-2) == 1 else mask[..., rows, :]
+            is_bool = part.dtype == torch.bool
+            scores = scores.masked_fill(~part, -torch.inf) if is_bool else scores + part
+        if arguments["is_causal"]:  # aligned at the top left, as torch does
+            places = torch.arange(max(query.size(-2), key.size(-2)), device=query.device)
+            later = places[: key.size(-2)] > places[: query.size(-2)][rows, None]
             scores = scores.masked_fill(later, -torch.inf)
         return whole(scores)
 
     def mismatch(weights: Tensor, rows: Rows) -> Tensor:
-        mine = weights[:1] @ whole(value)[:1].to(weights.dtype)
-        theirs = fold(output[..., rows, :])[:1].to(weights.dtype)
+        mine = weights @ whole(value)[:1].to(dtype)
+        theirs = fold(output[..., rows, :])[:1].to(dtype)
         return (mine - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6)
 
     n_groups, n_heads = whole(query[..., :1, :1]).shape[:2]
+    shape = (n_groups, n_heads, query.size(-2), key.size(-2))
     return Call(
-        layer=layer,
-        kind="sdpa",
-        shape=(n_groups, n_heads, n_queries, n_keys),
+        module=place.module,
+        kind="channel" if _is_channel(place.module, shape, {value.size(-1)}) else "sdpa",
+        shape=shape,
         logits=logits,
         mismatch=None if arguments["dropout_p"] else mismatch,
-        device=query.device,
         tolerance=_tolerance(output),
-        samples=arguments.get("samples", None if batch else 1),
+        device=query.device,
+        samples=samples if batch else 1,
     )
 
 
-def heads_of(module: nn.Module) -> int | None:
-    """How many heads a layer says it has."""
+def _heads_of(module: nn.Module) -> int | None:
     for owner in (module, getattr(module, "config", None)):
         for name in _HEADS:
             count = getattr(owner, name, None)
-            if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+            if isinstance(count, int) and count > 0:
                 return count
     return None
+
+
+def _is_channel(module: nn.Module, shape: tuple[int, ...], widths: set[int]) -> bool:
+    """Whether the keys are a head's channels: heads times keys make up the layer's width."""
+    layer_widths = {getattr(child, "in_features", None) for child in module.children()}
+    return shape[1] * shape[3] in layer_widths and not any(
+        shape[1] * width in layer_widths for width in widths or {shape[3]}
+    )
 
 
 def _folding(batch: torch.Size, heads: int | None) -> Callable[[Tensor], Tensor]:

@@ -1,12 +1,13 @@
 import sys
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 # They carry out a step of the attention of the layer that holds them.
 _STEPS = (nn.Softmax, nn.Dropout)
+_CALL = nn.Module._call_impl.__code__
 
 
 @dataclass(frozen=True)
@@ -29,25 +30,22 @@ def locate(names: dict[int, str]) -> Place | None:
         None if the call does not come from one of them.
     """
     inner: nn.Module | None = None
-    outer: nn.Module | None = None
-    outermost: FrameType | None = None
+    entry: tuple[nn.Module, FrameType] | None = None
+    called = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        # The first argument, whatever it is called; a closure may take `self` along as well.
-        if code.co_argcount or "self" in code.co_freevars:
-            variables = frame.f_locals
-            for name in (code.co_varnames[0] if code.co_argcount else "self", "self"):
-                owner = variables.get(name)
-                if isinstance(owner, nn.Module) and id(owner) in names:
-                    if inner is None and not isinstance(owner, _STEPS):
-                        inner = owner
-                    outer, outermost = owner, frame
-                    break
+        owner = frame.f_locals.get("self") if _mentions_self(code) else None
+        if isinstance(owner, nn.Module) and id(owner) in names:
+            if inner is None and not isinstance(owner, _STEPS):
+                inner = owner
+            # A real call of a module, or failing that one of its methods, such as `forward`.
+            if code is _CALL or not called:
+                entry, called = (owner, frame), code is _CALL
         frame = frame.f_back
-    if inner is None or outer is None or outermost is None:
+    if inner is None or entry is None:
         return None
-    return Place(names[id(inner)], inner, outer, outermost)
+    return Place(names[id(inner)], inner, *entry)
 
 
 def first_input(frame: FrameType) -> Tensor | None:
@@ -57,3 +55,7 @@ def first_input(frame: FrameType) -> Tensor | None:
     handed += [variables.get("args"), variables.get("kwargs")]  # of `nn.Module.__call__`
     leaves = tree_leaves([value for value in handed if not isinstance(value, nn.Module)])
     return next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), None)
+
+
+def _mentions_self(code: CodeType) -> bool:
+    return code.co_varnames[:1] == ("self",) or "self" in code.co_freevars

@@ -50,6 +50,7 @@ def measure(weights: Tensor, *, threshold: float, mass: float) -> dict[str, Tens
     # The margin keeps rounding from asking for one key more.
     gathered = (falling.cumsum(-1) < mass * (1 - 1e-6)).sum(-1) + 1
     known = n_keys / n_keys
+    directions = share / squares.sqrt().clamp_min(1e-30)[..., None]
     return {
         "entropy": entropy * known,
         "normalised_entropy": torch.where(n_keys > 1, entropy / n_keys.log(), torch.nan),
@@ -58,13 +59,11 @@ def measure(weights: Tensor, *, threshold: float, mass: float) -> dict[str, Tens
         "coverage": covered / n_keys,
         "mass_coverage": gathered.clamp(max=weights.size(-1)) / n_keys,
         "participation": known / squares,
-        "head_similarity": _head_similarity(share / squares.sqrt()[..., None]),
+        "head_similarity": _head_similarity(directions, known.nansum(-2)),
     }
 
 
-def _head_similarity(directions: Tensor) -> Tensor:
-    n_heads = directions.size(-3)
-    if n_heads == 1:
-        return torch.full_like(directions[..., 0, :, 0], torch.nan)
+def _head_similarity(directions: Tensor, n_heads: Tensor) -> Tensor:
     # All pairs at once: the squared length of a sum of unit vectors holds every cosine twice.
-    return (directions.sum(-3).square().sum(-1) - n_heads) / (n_heads * (n_heads - 1))
+    cosines = directions.sum(-3).square().sum(-1) - n_heads
+    return torch.where(n_heads > 1, cosines / (n_heads * (n_heads - 1)), torch.nan)

@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -32,62 +33,23 @@ class Recording:
         self._model = model
         self._settings = settings
         self._chosen = chosen
+        self._skipped: list[str] = []
         self._passes: list[Pass] = []
         self._frame: FrameType | None = None
         self._errors: dict[str, Tensor] = {}
-        self.skipped: list[str] = []
-        self.image_sizes: dict[tuple[int, int], None] = {}
-
-    @torch.no_grad()
-    def receive(self, call: Call, place: Place) -> None:
-        """Take in one attention call, while it runs."""
-        if self._chosen is not None and not _is_within(call.layer, self._chosen):
-            self.skipped.append(call.layer)
-            return
-        current = self._current_pass(call, place)
-        n_groups, _, n_queries, n_keys = call.shape
-        if n_groups % current.samples:
-            raise ValueError(
-                f"layer {call.layer!r} attends in {n_groups} groups, no multiple of the "
-                f"{current.samples} samples: expected inputs with the samples first"
-            )
-        name = _unused(call.layer, current.readings)
-        layout = Layout(0, None, None)
-        if call.kind != "channel":
-            layout = find_layout(
-                n_queries,
-                n_keys,
-                prefix=0 if n_groups != current.samples else self._settings.prefix,
-                image_sizes=None if current.sequence else list(self.image_sizes),
-            )
-        check = name not in self._errors
-        with torch.autocast(call.device.type, enabled=False):
-            reading, error = read(call, layout, current.samples, self._settings, check=check)
-        if error is not None:
-            self._errors[name] = error / call.tolerance
-        current.readings[name] = reading
-
-    def close(self) -> None:
-        """Finish what waits, and let go of what the forward pass held."""
-        self._frame = None
-        with torch.no_grad():
-            for one in self._passes:
-                finish(list(one.readings.values()), self._settings)
-        if not self._passes:
-            raise ValueError(_nothing(self._chosen, self.skipped))
-        for name, error in self._errors.items():
-            if not error.item() <= 1:
-                raise RuntimeError(
-                    f"layer {name!r}: the attention read does not reproduce the layer's output "
-                    f"({error.item():.3g} times what rounding explains), so it is not returned"
-                )
+        self.image_sizes: Collection[tuple[int, int]] = ()
 
     def dataset(self) -> xr.Dataset:
         """Lay out what was seen: forward passes follow one another along `sample`.
 
         Returns:
-            See `attention.capture`; there is no `prediction`, which the caller has.
+            As from `attention.capture`, without `prediction`: the caller has it.
+
+        Raises:
+            ValueError: If nothing was seen, or the forward passes differ in their layers.
         """
+        if not self._passes:
+            raise ValueError("no attention was seen: call the model inside `capturing` first")
         settings = self._settings
         attributes = provenance(
             "attention.capture",
@@ -99,20 +61,80 @@ class Recording:
         )
         return assemble([one.readings for one in self._passes], settings, attributes)
 
+    @torch.no_grad()
+    def receive(self, call: Call, place: Place) -> None:
+        """Take in one attention call, while it runs."""
+        if self._chosen is not None and not _is_within(place.layer, self._chosen):
+            self._skipped.append(place.layer)
+            return
+        current = self._current_pass(call, place)
+        n_groups, _, n_queries, n_keys = call.shape
+        if n_groups % current.samples:
+            raise ValueError(
+                f"layer {place.layer!r} attends in {n_groups} groups, no multiple of the "
+                f"{current.samples} samples: expected inputs with the samples first"
+            )
+        name = _unused(place.layer, current.readings)
+        layout = Layout(0, None, None)
+        if call.kind != "channel":
+            layout = find_layout(
+                n_queries,
+                n_keys,
+                prefix=0 if n_groups != current.samples else self._settings.prefix,
+                image_sizes=None if current.sequence else self.image_sizes,
+            )
+        with torch.autocast(call.device.type, enabled=False):
+            check = name not in self._errors
+            reading, error = read(call, layout, current.samples, self._settings, check=check)
+        if error is not None:
+            self._errors[name] = error / call.tolerance
+        current.readings[name] = reading
+
+    @torch.no_grad()
+    def close(self, unread: Collection[str]) -> None:
+        """Finish what waits, compare with the kernels, and let go of the forward pass.
+
+        Args:
+            unread: Layers with a softmax that did not turn out to be attention.
+        """
+        self._frame = None
+        if not self._passes:
+            raise ValueError(_nothing_seen(self._chosen, self._skipped, unread))
+        if unread:
+            warnings.warn(
+                f"a softmax was left out, as no product of matrices follows it, in "
+                f"{', '.join(unread)}",
+                stacklevel=4,
+            )
+        for name, error in self._errors.items():
+            if not error.item() <= 1:
+                raise RuntimeError(
+                    f"layer {name!r}: the attention read does not reproduce the layer's own "
+                    f"({error.item():.3g} times what rounding explains), so it is not returned"
+                )
+        for one in self._passes:
+            readings = list(one.readings.values())
+            if self._settings.queries == "cls" and not any(r.layout.prefix for r in readings):
+                raise ValueError(
+                    '`queries`: no layer seen has the class token first; use "mean", "all" or '
+                    "indices"
+                )
+            finish(readings, self._settings)
+
     def _current_pass(self, call: Call, place: Place) -> Pass:
         latest = self._passes[-1] if self._passes else None
         if latest is not None and place.frame is self._frame:
             return latest
         self._frame = place.frame
-        # Entered anew by another module: someone calls the parts of a model one by one.
-        if latest is not None and place.outer not in latest.entered:
+        # Entered by another module: someone calls the parts of the model one by one.
+        if latest is not None and not any(place.outer is module for module in latest.entered):
             latest.entered.append(place.outer)
             return latest
         given = first_input(place.frame)
-        image = bool(self.image_sizes) or (given is not None and given.dim() > 3)
         samples = call.samples
-        if given is not None and not (samples == 1 or _is_sequence_first(place.module)):
+        if given is not None and samples != 1 and getattr(call.module, "batch_first", True):
             samples = len(given)
+        image = bool(self.image_sizes) or (given is not None and given.dim() > 3)
         self._passes.append(Pass([place.outer], samples or call.shape[0], not image))
         return self._passes[-1]
 
@@ -126,18 +148,18 @@ def _unused(layer: str, taken: Collection[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _is_sequence_first(module: nn.Module) -> bool:
-    return getattr(module, "batch_first", True) is False
-
-
-def _nothing(chosen: set[str] | None, skipped: list[str]) -> str:
+def _nothing_seen(
+    chosen: set[str] | None, skipped: Collection[str], unread: Collection[str]
+) -> str:
     if skipped:
         return (
             f"`layers`: no attention in {', '.join(sorted(chosen or []))}; "
             f"there is some in {', '.join(dict.fromkeys(skipped))}"
         )
+    near = f" A softmax without a product of matrices is in {', '.join(unread)}." if unread else ""
     return (
-        "`model`: no attention was seen. Either the model has none or was not called, or it is out "
-        "of sight: flex_attention or another kernel outside torch (set the model to sdpa or eager),"
-        " torch.jit, another thread (DataParallel), or attention without a softmax over the keys"
+        "`model`: no attention was seen. Either it was not called or has none (separable and linear"
+        " attention have no map), or its attention is out of sight: a kernel that is no torch"
+        " function (set the model to sdpa or eager), torch.jit, or another thread (DataParallel)."
+        + near
     )
