@@ -60,8 +60,8 @@ def capturing(
         [[[1.3863, 1.3863]]]
     """
     inner = unwrap(model)
-    names = {id(module): name for name, module in find_layers(model, "**").items()}
-    names[id(inner)] = ""
+    below = find_layers(model, "**") if any(True for _ in inner.children()) else {}
+    names = {id(inner): ""} | {id(module): name for name, module in below.items()}
     chosen = None if layers is None else set(find_layers(model, layers))
     recording = Recording(
         model, _settings(inner, queries, keys, maps, threshold, mass, prefix, chunk), chosen
