@@ -60,7 +60,7 @@ def plot_statistics(
         curve = statistics[name]
         curve = curve.mean([dim for dim in curve.dims if dim not in (x, hue)], keep_attrs=True)
         settings: dict[str, Any] = {"marker": "o", "markersize": 3} | style
-        curve.plot.line(x=x, ax=ax, **({} if hue is None else {"hue": hue}), **settings)
+        curve.plot.line(x=x, hue=hue, ax=ax, **settings)
         ax.set_title("")
         if x == "layer":
             ax.tick_params("x", rotation=60, labelsize="small")
