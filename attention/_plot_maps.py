@@ -41,7 +41,7 @@ def plot_maps(
         import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
 
         size = (1.7 * shape[1] + 1.4, 1.7 * shape[0] + 0.5)
-        _, axes = plt.subplots(*shape, figsize=size, squeeze=False, layout="constrained")
+        _, axes = plt.subplots(*shape, figsize=size, squeeze=False, layout="compressed")
     if axes.shape != shape:
         raise ValueError(f"`axes`: expected shape {shape}, got {axes.shape}")
     drawn = None
