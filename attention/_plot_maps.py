@@ -83,7 +83,7 @@ def _panels(maps: xr.Dataset, sample: int) -> tuple[xr.DataArray, list[tuple[int
             "maps=True); pick one query with .isel(query=...)"
         )
     grids = []
-    for name in maps["layer"].values:
+    for name in map(str, maps["layer"].values):
         layer = maps.sel(layer=name)
         if int(layer["n_windows"]) > 1 or bool(layer["grid_height"].isnull()):
             raise ValueError(f"`maps`: expected keys that form an image, but not in layer {name!r}")

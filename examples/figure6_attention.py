@@ -1,15 +1,12 @@
 """Does asymmetric training spread the attention of a vision transformer? (figures 6, 9; table 27)
 
-Trains a plain and an asymmetric ViT-6L, and follows the class token's attention over the patches:
-
-    python examples/figure6_attention.py --output figure6.nc
-    python examples/figure6_attention.py --data cifar10.npz --epochs 100 --output figure6.nc
+python examples/figure6_attention.py --output figure6.nc
+python examples/figure6_attention.py --data cifar10.npz --images 50000 --epochs 100
 """
 
 import argparse
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 import xarray as xr
@@ -30,19 +27,18 @@ PUBLISHED = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train both, save the attention, draw it, and print it beside the published values."""
+    """Train both, save and draw the class token's attention, print it beside published values."""
     args = parse_args(argv)
     data = load(args.data)
-    runs = [train(data, branches, args) for branches in (0, args.branches)]
     kinds = xr.Variable("training", ["plain", "asymmetric"], {"long_name": "training"})
+    runs = [train(data, branches, args) for branches in (0, args.branches)]
     result = xr.concat(runs, dim=kinds, combine_attrs="drop_conflicts")
     result.to_netcdf(args.output, engine="h5netcdf")
-    late = result.isel(step=[round(share * args.epochs) - 1 for share in (0.2, 0.6, 1)])
-    axes = attention.plot_maps(late.isel(layer=[0, 2, 5]), data.x_test)
-    axes[0, 0].figure.savefig(args.output.with_suffix(".png"), dpi=150)
-    axes = attention.plot_statistics(result.isel(layer=[-1]), hue="training")
-    axes[0, 0].figure.savefig(args.output.with_suffix(".statistics.png"), dpi=150)
-    plt.close("all")
+    late = result.isel(step=[max(round(share * args.epochs), 1) - 1 for share in (0.2, 0.6, 1)])
+    maps = attention.plot_maps(late.isel(layer=[0, 2, 5]), data.x_test)
+    maps[0, 0].figure.savefig(args.output.with_suffix(".png"))
+    curves = attention.plot_statistics(result.isel(layer=[-1]), hue="training")
+    curves[0, 0].figure.savefig(args.output.with_suffix(".statistics.png"))
     print(f"class token of the last layer over {result.sizes['key']} patches: ours (published: 64)")
     for name, published in PUBLISHED.items():
         ours = late[name].isel(layer=-1).mean(["sample", "head"])
@@ -54,23 +50,23 @@ def main(argv: list[str] | None = None) -> None:
 def train(data: Images, branches: int, args: argparse.Namespace) -> xr.Dataset:
     """Train one model; its attention on test images after every epoch."""
     torch.manual_seed(args.seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     patch = 4 if data.image > 8 else 2
-    model = vit6(data.classes, image=data.image, patch=patch, channels=data.channels).to(device)
-    probe = probes.attach(model, layers="blocks.*", n=max(branches, 1), alpha=args.alpha)
-    optimizer = torch.optim.AdamW([*model.parameters(), *probe.parameters()], lr=args.rate)
+    model = vit6(data.classes, image=data.image, patch=patch, channels=data.channels)
+    model.to(args.device)
+    probe = probes.attach(model, "blocks.*", branches, args.alpha) if branches else None
+    learned = [*model.parameters(), *(probe.parameters() if probe else ())]
+    optimizer = torch.optim.AdamW(learned, lr=args.rate)
     x_train, y_train = data.x_train[: args.images], data.y_train[: args.images]
-    seen, steps, step = [], [], 0
+    seen = []
     for _ in tqdm(range(args.epochs), desc=f"{branches} branches", unit="epoch", disable=None):
         for rows in torch.randperm(len(x_train)).split(64):
-            x, y = x_train[rows].to(device), y_train[rows].to(device)
-            loss = F.cross_entropy(model(x), y) + (probe.loss(y) if branches else 0)
+            x, y = x_train[rows].to(args.device), y_train[rows].to(args.device)
+            loss = F.cross_entropy(model(x), y) + (probe.loss(y) if probe else 0)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            step += 1
         seen.append(attention.capture(model, data.x_test[:64], maps=True))
-        steps.append(step)
+    steps = [(epoch + 1) * -(-len(x_train) // 64) for epoch in range(args.epochs)]
     updates = xr.Variable("step", steps, {"long_name": "optimizer updates"})
     return xr.concat(seen, dim=updates, combine_attrs="drop_conflicts")
 
@@ -80,10 +76,10 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help=".npz with images; default: bundled digits")
     parser.add_argument("--output", type=Path, default=Path("figure6.nc"))
-    for name, default in {"epochs": 5, "images": 500, "branches": 20, "seed": 42}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name, value in {"alpha": 1.0, "rate": 1e-3}.items():
-        parser.add_argument(f"--{name}", type=float, default=value)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    defaults = {"epochs": 5, "images": 300, "branches": 20, "seed": 42, "alpha": 1.0, "rate": 1e-3}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     return parser.parse_args(argv)
 
 
