@@ -37,6 +37,7 @@ class Recording:
         self._passes: list[Pass] = []
         self._frame: FrameType | None = None
         self._errors: dict[str, Tensor] = {}
+        self._closed = False
         self.image_sizes: Collection[tuple[int, int]] = ()
 
     def dataset(self) -> xr.Dataset:
@@ -46,10 +47,11 @@ class Recording:
             As from `attention.capture`, without `prediction`: the caller has it.
 
         Raises:
-            ValueError: If nothing was seen, or the forward passes differ in their layers.
+            ValueError: If `capturing` has not ended (or ended with an exception), or the forward
+                passes differ in their layers.
         """
-        if not self._passes:
-            raise ValueError("no attention was seen: call the model inside `capturing` first")
+        if not self._closed:
+            raise ValueError("the recording is not complete: leave the body of `capturing` first")
         settings = self._settings
         attributes = provenance(
             "attention.capture",
@@ -120,6 +122,7 @@ class Recording:
                     "indices"
                 )
             finish(readings, self._settings)
+        self._closed = True
 
     def _current_pass(self, call: Call, place: Place) -> Pass:
         latest = self._passes[-1] if self._passes else None

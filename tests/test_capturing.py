@@ -217,6 +217,22 @@ def test_a_model_without_class_token_says_what_else_to_ask_for():
         attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="blocks.0.mlp")
 
 
+def test_a_recording_is_read_after_the_body():
+    model = small_vit()
+    with attention.capturing(model) as recording:
+        model(torch.randn(1, 3, 32, 32))
+        with pytest.raises(ValueError, match="leave the body of `capturing` first"):
+            recording.dataset()
+    assert recording.dataset().sizes["sample"] == 1
+
+
+def test_inference_mode_is_no_obstacle():
+    model, x = small_vit(), torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        inside = attention.capture(model, x)
+    assert inside.identical(attention.capture(model, x))
+
+
 def test_prefix_can_be_said():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     seen = attention.capture(model, torch.randn(2, 5, 8), prefix=1, maps=True)
