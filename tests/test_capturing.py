@@ -73,6 +73,24 @@ def test_a_function_of_the_model_is_not_taken_for_its_call():
     assert recording.dataset().sizes["sample"] == 2
 
 
+class Stepping(Encoder):
+    """Calls itself from a method of its own, as Lightning modules do."""
+
+    def training_step(self, batch):
+        return [self(part) for part in batch.split(2)]
+
+
+def test_every_call_from_a_method_of_the_model_is_a_pass():
+    model, batch = Stepping(), torch.randn(4, 5, 8)
+    with attention.capturing(model, queries="mean") as recording:
+        model.training_step(batch)
+    seen = recording.dataset()
+    assert seen.sizes["sample"] == 4
+    np.testing.assert_allclose(
+        seen["entropy"], attention.capture(model, batch, queries="mean")["entropy"], atol=1e-5
+    )
+
+
 def test_layers_are_picked_by_name_of_any_ancestor():
     model, x = small_vit(depth=4), torch.randn(1, 3, 32, 32)
     seen = attention.capture(model, x, layers=["blocks.[1-2]"])
