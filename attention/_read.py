@@ -51,15 +51,11 @@ def read(
         The reading, and how far it is from what the layer used, if that can be checked.
     """
     reading = Reading(call.kind, layout, call.shape[0] // samples, call.shape)
-    if settings.queries in ("all", "mean"):
-        _read_all(call, reading, samples, settings)
-        row = call.shape[2] // 2
-    else:
-        row = _read_few(call, reading, samples, settings)
+    take = _read_all if settings.queries in ("all", "mean") else _read_few
+    row, logits = take(call, reading, samples, settings)
     if not check or call.mismatch is None:
         return reading, None
-    rows = slice(row, row + 1)
-    return reading, call.mismatch(call.logits(rows)[:1].softmax(-1), rows)
+    return reading, call.mismatch(logits.softmax(-1), slice(row, row + 1))
 
 
 def finish(readings: list[Reading], settings: Settings) -> None:
@@ -79,8 +75,12 @@ def finish(readings: list[Reading], settings: Settings) -> None:
             reading.weights = weights[index] if settings.maps else None
 
 
-def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) -> int:
-    """Keep the logits of the class token, or of the rows given; NaN where the layer has none."""
+def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
+    """Keep the logits of the class token, or of the rows given; NaN where the layer has none.
+
+    Returns:
+        A row, and its logits in the first group, to be checked.
+    """
     n_queries = call.shape[2]
     n_rows = reading.windows * n_queries
     if settings.queries == "cls":
@@ -92,6 +92,7 @@ def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) ->
     queries = rows % n_queries
     single = len(rows) == 1
     logits = call.logits(slice(int(queries), int(queries) + 1) if single else queries)
+    first = logits[:1, :, :1]
     logits = logits.unflatten(0, (samples, reading.windows))
     if reading.windows == 1:
         logits = logits[:, 0]
@@ -101,11 +102,15 @@ def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) ->
     absent = (~there).to(logits.device)[:, None]
     reading.logits = logits.masked_fill(absent, torch.nan) if not there.all() else logits.clone()
     reading.rows = queries
-    return int(queries[0])
+    return int(queries[0]), first
 
 
-def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) -> None:
-    """Take the statistics of all rows, some queries at a time, so that no whole map is needed."""
+def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
+    """Take the statistics of all rows, some queries at a time, so that no whole map is needed.
+
+    Returns:
+        A row, and its logits in the first group, to be checked.
+    """
     n_queries = call.shape[2]
     pieces: dict[str, list[Tensor]] = {}
     maps: list[Tensor] = []
@@ -134,6 +139,7 @@ def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) ->
     elif settings.maps and isinstance(seen, Tensor):
         mean_row = total / (reading.windows * n_queries)
         reading.weights = torch.where(seen > 0, mean_row, torch.nan)[:, :, None]
+    return n_queries - 1, logits[0, :1, :, -1:]
 
 
 def _describe(

@@ -244,6 +244,22 @@ def test_a_recording_is_read_after_the_body():
     assert recording.dataset().sizes["sample"] == 1
 
 
+class Blind(nn.Module):
+    """Its last query may look nowhere."""
+
+    def forward(self, x):
+        mask = torch.ones(5, 5, dtype=torch.bool)
+        mask[-1] = False
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def test_a_row_that_sees_nothing_has_no_statistics():
+    seen = attention.capture(Blind(), torch.randn(2, 3, 5, 4), queries="all", maps=True)
+    for name in ("entropy", "gini", "peak", "coverage", "mass_coverage", "participation", "weight"):
+        assert seen[name].isel(query=4).isnull().all(), name
+        assert seen[name].isel(query=3).notnull().all(), name
+
+
 def test_inference_mode_is_no_obstacle():
     model, x = small_vit(), torch.randn(2, 3, 32, 32)
     with torch.inference_mode():
