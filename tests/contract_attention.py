@@ -1,3 +1,15 @@
 """The verbs of `attention`, for the contract suite."""
 
-VERBS = {}
+import attention
+
+
+def _maps(model, data, **settings):
+    return attention.capture(model, data[0][:4], queries="all", maps=True, **settings)
+
+
+VERBS = {
+    "attention.capture": lambda model, data: attention.capture(model, data[0], queries="mean"),
+    "attention.capture, maps": _maps,
+    "attention.statistics": lambda model, data: attention.statistics(_maps(model, data)),
+    "attention.rollout": lambda model, data: attention.rollout(_maps(model, data, keys="all")),
+}

@@ -1,0 +1,98 @@
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attention._measure import MEASURES, Meaning
+from attention._read import Reading, Settings
+
+_VARIABLES = MEASURES | {
+    "distance": Meaning("mean attention distance", "token"),
+    "prefix_mass": Meaning("attention on class and register tokens"),
+}
+
+
+def assemble(
+    passes: list[dict[str, Reading]],
+    settings: Settings,
+    attributes: Mapping[str, str | int | float],
+) -> xr.Dataset:
+    """Lay readings out over `(sample, layer, head, query, key)`, with NaN where one is smaller."""
+    layers = list(passes[0])
+    for readings in passes[1:]:
+        if list(readings) != layers:
+            raise ValueError(
+                "the forward passes differ in their attention layers: expected "
+                f"{', '.join(layers)}; got {', '.join(readings)}"
+            )
+    by_query = settings.queries not in ("cls", "mean")
+    dims = ["sample", "layer", "head", "query"][: 4 if by_query else 3]
+    data: dict[str, tuple[list[str], NDArray[np.float64], dict[str, str]]] = {}
+    for name, meaning in _VARIABLES.items():
+        own = [dim for dim in dims if dim != "head" or name != "head_similarity"]
+        parts = [_join([readings[layer].values[name] for readings in passes]) for layer in layers]
+        data[name] = (own, _pad(parts if by_query else [p[..., 0] for p in parts]), _attrs(meaning))
+    if settings.maps:
+        rows = [_join([readings[layer].weights for readings in passes]) for layer in layers]
+        array = _pad(rows if by_query else [row[..., 0, :] for row in rows])
+        data["weight"] = ([*dims, "key"], array, _attrs(Meaning("attention weight")))
+    result = xr.Dataset(data, attrs=dict(attributes))
+    return result.assign_coords(_coordinates(result, passes[0], settings))
+
+
+def _coordinates(
+    result: xr.Dataset, readings: dict[str, Reading], settings: Settings
+) -> dict[str, xr.Variable]:
+    names = {
+        "sample": "index of the sample",
+        "head": "attention head",
+        "query": "attending position",
+        "key": "attended position",
+    }
+    found = {
+        dim: xr.Variable(dim, np.arange(result.sizes[dim]), {"long_name": text})
+        for dim, text in names.items()
+        if dim in result.sizes
+    }
+    if isinstance(settings.queries, list):
+        found["query"] = xr.Variable("query", settings.queries, {"long_name": names["query"]})
+    per_layer = {
+        "layer": ("attention layer", list(readings)),
+        "kind": ("how the layer computes attention", [r.kind for r in readings.values()]),
+        "n_heads": ("number of heads", [r.shape[1] for r in readings.values()]),
+        "n_windows": ("number of windows", [r.windows for r in readings.values()]),
+        "n_queries": ("queries in a window", [r.shape[2] for r in readings.values()]),
+        "n_keys": ("keys in a window", [r.shape[3] for r in readings.values()]),
+        "n_prefix": ("class and register tokens", [r.layout.prefix for r in readings.values()]),
+        "grid_height": ("height of the grid of keys", [_side(r, 0) for r in readings.values()]),
+        "grid_width": ("width of the grid of keys", [_side(r, 1) for r in readings.values()]),
+    }
+    for name, (text, entries) in per_layer.items():
+        found[name] = xr.Variable("layer", entries, {"long_name": text})
+    return found
+
+
+def _side(reading: Reading, axis: int) -> float:
+    return float("nan") if reading.layout.keys is None else float(reading.layout.keys[axis])
+
+
+def _join(parts: list[Tensor | None]) -> NDArray[np.float64]:
+    whole = torch.cat([part for part in parts if part is not None])
+    return np.asarray(whole.to("cpu", torch.float64))
+
+
+def _pad(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Stack `(sample, ...)` arrays along a new second axis."""
+    shape = np.max([part.shape for part in parts], axis=0)
+    whole = np.full((shape[0], len(parts), *shape[1:]), np.nan)
+    for index, part in enumerate(parts):
+        corner = tuple(slice(size) for size in part.shape[1:])
+        whole[:, index][(slice(None), *corner)] = part
+    return whole
+
+
+def _attrs(meaning: Meaning) -> dict[str, str]:
+    return {name: text for name, text in meaning._asdict().items() if text}

@@ -1,0 +1,81 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+
+def plot_statistics(
+    statistics: xr.Dataset,
+    *,
+    names: Sequence[str] = ("entropy", "coverage", "peak", "gini"),
+    x: str = "step",
+    hue: str | None = None,
+    axes: NDArray[Any] | None = None,
+    **style: Any,
+) -> NDArray[Any]:
+    """Draw statistics of attention along training, or along the layers, one panel each.
+
+    Args:
+        statistics: From `attention.capture` or `attention.statistics`, concatenated over `x`.
+            Averaged over every dimension but `x` and `hue`.
+        names: Which variables.
+        x: The dimension along the horizontal axis: "step", or "layer".
+        hue: The dimension that tells the curves of a panel apart, such as plain and asymmetric
+            training.
+        axes: As many as names; in any shape.
+        style: For every curve.
+
+    Returns:
+        The Axes, in the shape of `axes`, or in two columns.
+
+    Raises:
+        ValueError: If a name or a dimension is missing, or there are too few `axes`.
+
+    Example:
+        >>> import matplotlib
+        >>> matplotlib.use("agg")
+        >>> trace = xr.Dataset({"entropy": ("step", [4.0, 3.0])}, coords={"step": [0, 10]})
+        >>> axes = plot_statistics(trace, names=["entropy"])
+        >>> axes.flat[0].get_lines()[0].get_ydata()
+        array([4., 3.])
+    """
+    _check(statistics, names, [dim for dim in (x, hue) if dim is not None])
+    if axes is None:
+        import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
+
+        n_columns = min(2, len(names))
+        n_rows = -(-len(names) // n_columns)
+        _, axes = plt.subplots(
+            n_rows,
+            n_columns,
+            figsize=(4 * n_columns, 2.8 * n_rows),
+            squeeze=False,
+            layout="constrained",
+        )
+    if axes.size < len(names):
+        raise ValueError(f"`axes`: expected {len(names)}, got {axes.size}")
+    for ax, name in zip(axes.flat, names, strict=False):
+        curve = statistics[name]
+        curve = curve.mean([dim for dim in curve.dims if dim not in (x, hue)], keep_attrs=True)
+        settings: dict[str, Any] = {"marker": "o", "markersize": 3} | style
+        curve.plot.line(x=x, hue=hue, ax=ax, **settings)
+        ax.set_title("")
+        if x == "layer":
+            ax.tick_params("x", rotation=60, labelsize="small")
+        ax.set_xlabel(str(statistics[x].attrs.get("long_name", x)))
+    for ax in axes.flat[len(names) :]:
+        ax.set_axis_off()
+    return np.asarray(axes)
+
+
+def _check(statistics: xr.Dataset, names: Sequence[str], dims: list[str]) -> None:
+    for name in names:
+        if name not in statistics:
+            known = ", ".join(map(str, statistics.data_vars))
+            raise ValueError(f"`names`: expected some of {known}; got {name!r}")
+        missing = [dim for dim in dims if dim not in statistics[name].dims]
+        if missing:
+            known = ", ".join(map(str, statistics[name].dims)) or "none"
+            raise ValueError(f"`x` and `hue`: expected dimensions of {name!r}, {known}; got {dims}")

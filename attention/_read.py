@@ -1,0 +1,164 @@
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attention._call import Call
+from attention._layout import Layout
+from attention._measure import measure
+
+# A weight this far below the largest of its row, exp(-80), is a masked one: Swin's mask adds -100.
+_HIDDEN = 1.8e-35
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `capturing` was asked for."""
+
+    queries: str | list[int]
+    keys: str
+    maps: bool
+    threshold: float
+    mass: float
+    prefix: int
+    chunk: int
+
+
+@dataclass
+class Reading:
+    """What one attention call gave: axes `(sample, head, row)` and, of maps, `key` after them.
+
+    `logits` of few rows wait until all layers are known, so that equal ones are finished in one
+    go; `values` and `weights` are the finished form.
+    """
+
+    kind: str
+    layout: Layout
+    windows: int
+    shape: tuple[int, int, int, int]
+    logits: Tensor | None = None
+    rows: Tensor | None = None
+    values: dict[str, Tensor] = field(default_factory=dict)
+    weights: Tensor | None = None
+
+
+def read(
+    call: Call, layout: Layout, samples: int, settings: Settings, *, check: bool
+) -> tuple[Reading, Tensor | None]:
+    """Compute the rows asked for, and nothing else, of one attention call.
+
+    Returns:
+        The reading, and how far it is from what the layer used, if that can be checked.
+    """
+    reading = Reading(call.kind, layout, call.shape[0] // samples, call.shape)
+    take = _read_all if settings.queries in ("all", "mean") else _read_few
+    row, logits = take(call, reading, samples, settings)
+    if not check or call.mismatch is None:
+        return reading, None
+    return reading, call.mismatch(logits.softmax(-1), slice(row, row + 1))
+
+
+def finish(readings: list[Reading], settings: Settings) -> None:
+    """Turn the logits that wait into weights and statistics, all equal layers at once."""
+    waiting: dict[object, list[Reading]] = {}
+    for reading in readings:
+        if reading.logits is not None and reading.rows is not None:
+            form = (reading.logits.shape, reading.logits.dtype, reading.layout)
+            waiting.setdefault((form, tuple(reading.rows.tolist())), []).append(reading)
+    for alike in waiting.values():
+        logits = torch.stack([reading.logits for reading in alike])  # type: ignore[misc]
+        rows = alike[0].rows
+        weights, values = _describe(logits, alike[0].layout, rows, settings)  # type: ignore[arg-type]
+        for index, reading in enumerate(alike):
+            reading.logits = None
+            reading.values = {name: value[index] for name, value in values.items()}
+            reading.weights = weights[index] if settings.maps else None
+
+
+def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
+    """Keep the logits of the class token, or of the rows given; NaN where the layer has none.
+
+    Returns:
+        A row, and its logits in the first group, to be checked.
+    """
+    n_queries = call.shape[2]
+    n_rows = reading.windows * n_queries
+    if settings.queries == "cls":
+        wanted = torch.tensor([0 if reading.layout.prefix else n_rows])
+    else:
+        wanted = torch.tensor(settings.queries)
+    there = (wanted >= -n_rows) & (wanted < n_rows)
+    rows = torch.where(there, wanted, 0) % n_rows
+    queries = rows % n_queries
+    single = len(rows) == 1
+    logits = call.logits(slice(int(queries), int(queries) + 1) if single else queries)
+    first = logits[:1, :, :1]
+    logits = logits.unflatten(0, (samples, reading.windows))
+    if reading.windows == 1:
+        logits = logits[:, 0]
+    else:
+        place = torch.arange(len(rows))
+        logits = logits[:, rows // n_queries, :, place].movedim(0, 2)
+    absent = (~there).to(logits.device)[:, None]
+    reading.logits = logits.masked_fill(absent, torch.nan) if not there.all() else logits.clone()
+    reading.rows = queries
+    return int(queries[0]), first
+
+
+def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
+    """Take the statistics of all rows, some queries at a time, so that no whole map is needed.
+
+    Returns:
+        A row, and its logits in the first group, to be checked.
+    """
+    n_queries = call.shape[2]
+    pieces: dict[str, list[Tensor]] = {}
+    maps: list[Tensor] = []
+    total: Tensor | float = 0.0
+    seen: Tensor | float = 0.0
+    for start in range(0, n_queries, settings.chunk):
+        stop = min(start + settings.chunk, n_queries)
+        logits = call.logits(slice(start, stop)).unflatten(0, (samples, reading.windows))
+        weights, values = _describe(
+            logits, reading.layout, torch.arange(start, stop, device=logits.device), settings
+        )
+        for name, value in values.items():
+            pieces.setdefault(name, []).append(value)
+        if settings.maps and settings.queries == "all":
+            maps.append(weights.cpu())  # they may not fit where the model is
+        elif settings.maps:
+            total = total + weights.nansum((1, 3))
+            seen = seen + (~weights.isnan()).sum((1, 3))
+    for name, parts in pieces.items():
+        whole = torch.cat(parts, -1)  # (sample, window, head, query), no head in head_similarity
+        rows = whole.movedim(1, -2).flatten(-2)
+        mean = settings.queries == "mean"
+        reading.values[name] = rows.nanmean(-1, keepdim=True) if mean else rows
+    if maps:
+        reading.weights = torch.cat(maps, -2).movedim(1, 2).flatten(2, 3)
+    elif settings.maps and isinstance(seen, Tensor):
+        mean_row = total / (reading.windows * n_queries)
+        reading.weights = torch.where(seen > 0, mean_row, torch.nan)[:, :, None]
+    return n_queries - 1, logits[0, :1, :, -1:]
+
+
+def _describe(
+    logits: Tensor, layout: Layout, rows: Tensor, settings: Settings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    distances = layout.distances(rows.to(logits.device), logits.size(-1)).to(logits.dtype)
+    prefix = layout.prefix
+    if prefix:
+        prefix_mass = logits.softmax(-1)[..., :prefix].sum(-1)
+    else:
+        prefix_mass = torch.full_like(logits[..., 0], torch.nan)
+    if settings.keys == "patches":
+        logits, distances = logits[..., prefix:], distances[:, prefix:]
+    weights = logits.softmax(-1)
+    hidden = weights < _HIDDEN * weights.amax(-1, keepdim=True)
+    weights = torch.where(hidden, torch.nan, weights)
+    placed = ~distances.isnan()
+    share = weights.nan_to_num(0)
+    values = measure(weights, threshold=settings.threshold, mass=settings.mass)
+    values["distance"] = (share * distances.nan_to_num(0)).sum(-1) / (share * placed).sum(-1)
+    values["prefix_mass"] = prefix_mass
+    return weights, values

@@ -1,0 +1,168 @@
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import chain, count
+from types import FrameType
+
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from attention._assemble import assemble
+from attention._call import Call
+from attention._layout import Layout, find_layout
+from attention._locate import Place, first_input
+from attention._read import Reading, Settings, finish, read
+from resonance import provenance
+
+
+@dataclass
+class Pass:
+    """One forward pass: the modules by which it was entered, and what its layers gave."""
+
+    entered: list[nn.Module]
+    samples: int
+    sequence: bool
+    readings: dict[str, Reading] = field(default_factory=dict)
+
+
+class Recording:
+    """What `capturing` has seen; `dataset()` lays it out."""
+
+    def __init__(self, model: nn.Module, settings: Settings, chosen: set[str] | None) -> None:
+        self._model = model
+        self._settings = settings
+        self._chosen = chosen
+        self._skipped: list[str] = []
+        self._passes: list[Pass] = []
+        self._frame: FrameType | None = None
+        self._errors: dict[str, Tensor] = {}
+        self._closed = False
+        self.image_sizes: Collection[tuple[int, int]] = ()
+
+    def dataset(self) -> xr.Dataset:
+        """Lay out what was seen: forward passes follow one another along `sample`.
+
+        Returns:
+            As from `attention.capture`, without `prediction`: the caller has it.
+
+        Raises:
+            ValueError: If `capturing` has not ended (or ended with an exception), or the forward
+                passes differ in their layers.
+        """
+        if not self._closed:
+            raise ValueError("the recording is not complete: leave the body of `capturing` first")
+        settings = self._settings
+        attributes = provenance(
+            "attention.capture",
+            self._model,
+            queries=settings.queries,
+            keys=settings.keys,
+            threshold=settings.threshold,
+            mass=settings.mass,
+        )
+        return assemble([one.readings for one in self._passes], settings, attributes)
+
+    @torch.no_grad()
+    def receive(self, call: Call, place: Place) -> None:
+        """Take in one attention call, while it runs."""
+        if self._chosen is not None and not _is_within(place.layer, self._chosen):
+            self._skipped.append(place.layer)
+            return
+        current = self._current_pass(call, place)
+        n_groups, _, n_queries, n_keys = call.shape
+        if n_groups % current.samples:
+            raise ValueError(
+                f"layer {place.layer!r} attends in {n_groups} groups, no multiple of the "
+                f"{current.samples} samples: expected inputs with the samples first"
+            )
+        name = _unused(place.layer, current.readings)
+        layout = Layout(0, None, None)
+        if call.kind != "channel":
+            layout = find_layout(
+                n_queries,
+                n_keys,
+                prefix=0 if n_groups != current.samples else self._settings.prefix,
+                image_sizes=None if current.sequence else self.image_sizes,
+            )
+        with torch.autocast(call.device.type, enabled=False):
+            check = name not in self._errors
+            reading, error = read(call, layout, current.samples, self._settings, check=check)
+        if error is not None:
+            self._errors[name] = error / call.tolerance
+        current.readings[name] = reading
+
+    @torch.no_grad()
+    def close(self, unread: Collection[str]) -> None:
+        """Finish what waits, compare with the kernels, and let go of the forward pass.
+
+        Args:
+            unread: Layers with a softmax that did not turn out to be attention.
+        """
+        self._frame = None
+        if not self._passes:
+            raise ValueError(_nothing_seen(self._chosen, self._skipped, unread))
+        if unread:
+            warnings.warn(
+                f"a softmax was left out, as no product of matrices follows it, in "
+                f"{', '.join(unread)}",
+                stacklevel=4,
+            )
+        for name, error in self._errors.items():
+            if error.item() > 1:  # NaN, of a row that sees nothing or a broken model, tells nothing
+                raise RuntimeError(
+                    f"layer {name!r}: the attention read does not reproduce the layer's own "
+                    f"({error.item():.3g} times what rounding explains), so it is not returned"
+                )
+        for one in self._passes:
+            readings = list(one.readings.values())
+            if self._settings.queries == "cls" and not any(r.layout.prefix for r in readings):
+                raise ValueError(
+                    '`queries`: no layer seen has the class token first; use "mean", "all" or '
+                    "indices"
+                )
+            finish(readings, self._settings)
+        self._closed = True
+
+    def _current_pass(self, call: Call, place: Place) -> Pass:
+        latest = self._passes[-1] if self._passes else None
+        if latest is not None and place.frame is self._frame:
+            return latest
+        self._frame = place.frame
+        # Entered by another module: someone calls the parts of the model one by one.
+        if latest is not None and not any(place.outer is module for module in latest.entered):
+            latest.entered.append(place.outer)
+            return latest
+        given = first_input(place.frame)
+        samples = call.samples
+        if given is not None and samples != 1 and getattr(call.module, "batch_first", True):
+            samples = len(given)
+        image = bool(self.image_sizes) or (given is not None and given.dim() > 3)
+        self._passes.append(Pass([place.outer], samples or call.shape[0], not image))
+        return self._passes[-1]
+
+
+def _is_within(layer: str, chosen: set[str]) -> bool:
+    return any(layer == name or layer.startswith(f"{name}.") for name in chosen)
+
+
+def _unused(layer: str, taken: Collection[str]) -> str:
+    names = chain([layer], (f"{layer}#{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
+
+
+def _nothing_seen(
+    chosen: set[str] | None, skipped: Collection[str], unread: Collection[str]
+) -> str:
+    if skipped:
+        return (
+            f"`layers`: no attention in {', '.join(sorted(chosen or []))}; "
+            f"there is some in {', '.join(dict.fromkeys(skipped))}"
+        )
+    near = f" A softmax without a product of matrices is in {', '.join(unread)}." if unread else ""
+    return (
+        "`model`: no attention was seen. Either it was not called or has none (separable and linear"
+        " attention have no map), or its attention is out of sight: a kernel that is no torch"
+        " function (set the model to sdpa or eager), torch.jit, or another thread (DataParallel)."
+        + near
+    )

@@ -1,0 +1,149 @@
+import numpy as np
+import torch
+import torch.nn.functional as F
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from attention._capturing import check_shares
+from attention._measure import MEASURES, measure
+from resonance import provenance
+
+_CARRIED = ("distance", "prefix_mass")  # they need more than the weights
+_OBJECT = {
+    "object_coverage": "share of the object's patches near the peak",
+    "object_mass": "attention on the object",
+}
+
+
+def statistics(
+    maps: xr.Dataset, *, threshold: float = 0.1, mass: float = 0.9, mask: ArrayLike | None = None
+) -> xr.Dataset:
+    """Measure rows of attention weights `p`, each over the `K` keys that it can see.
+
+    | variable | definition | range | uniform | one key |
+    | --- | --- | --- | --- | --- |
+    | `entropy` | `-sum p log p`, in nats | 0 to `log K` | `log K` | 0 |
+    | `normalised_entropy` | `entropy / log K` | 0 to 1 | 1 | 0 |
+    | `gini` | `sum_ij abs(p_i - p_j) / (2 K)` | 0 to `1 - 1/K` | 0 | `1 - 1/K` |
+    | `peak` | `max p` | `1/K` to 1 | `1/K` | 1 |
+    | `coverage` | share of keys with `p >= threshold * peak` | `1/K` to 1 | 1 | `1/K` |
+    | `mass_coverage` | fewest keys with `sum p >= mass`, over `K` | `1/K` to 1 | `mass` | `1/K` |
+    | `participation` | `1 / sum p^2`, in keys | 1 to `K` | `K` | 1 |
+    | `head_similarity` | mean cosine between two heads' rows | 0 to 1 | 1 | 0 or 1 |
+    | `object_coverage` | `coverage` among the object's keys | 0 to 1 | 1 | - |
+    | `object_mass` | sum of `p` over the object's keys | 0 to 1 | object's share | 0 or 1 |
+
+    (`mass_coverage` of uniform attention is `mass`, rounded up to whole keys.) Average
+    statistics, not maps: the entropy of a mean map is larger than the mean entropy.
+
+    Args:
+        maps: With `weight (..., key)`, as from `attention.capture(..., maps=True)`, concatenated
+            over steps or not. NaN marks a key that the row cannot see.
+        threshold: A key is covered from this share of the row's peak.
+        mass: What `mass_coverage` gathers.
+        mask: `(sample, height, width)`, above 0 where the object is, in pixels or patches of the
+            same image. A patch belongs to the object if at least half of it does.
+
+    Returns:
+        Dataset with the variables above, without `key`; `head_similarity` without `head` as well.
+        NaN: all, where the row sees no key; `normalised_entropy`, where it sees one;
+        `head_similarity` of one head; those of the object with `mask`, where a layer's keys form
+        no image (windows, channels) or the object has no patch. `distance` and `prefix_mass` are
+        carried over from `maps`.
+
+    Raises:
+        ValueError: If there is no `weight`, its rows do not add up to one, or `mask` does not fit.
+
+    Example:
+        >>> weights = [[0.25, 0.25, 0.25, 0.25], [0, 0, 1, 0]]
+        >>> rows = xr.Dataset({"weight": (("head", "key"), weights)})
+        >>> statistics(rows)["gini"].values
+        array([0.  , 0.75])
+    """
+    check_shares(threshold=threshold, mass=mass)
+    weight = _checked(maps)
+    order = [d for d in weight.dims if d not in ("head", "query", "key")] + ["head", "query", "key"]
+    extra = [dim for dim in ("head", "query") if dim not in weight.dims]
+    rows = weight.expand_dims(extra).transpose(*order)
+    values = measure(torch.from_numpy(rows.values), threshold=threshold, mass=mass)
+    result = xr.Dataset(attrs=_attributes(maps, threshold, mass))
+    for name, value in values.items():
+        result[name] = _labelled(value, rows, extra, MEASURES[name]._asdict(), name)
+    if mask is not None:
+        for name, variable in _object_statistics(weight, maps, mask, threshold).items():
+            result[name] = variable.assign_attrs(long_name=_OBJECT[name])
+    return result.assign({name: maps[name] for name in _CARRIED if name in maps})
+
+
+def _checked(maps: xr.Dataset) -> xr.DataArray:
+    weight = maps.get("weight")
+    if weight is None or "key" not in weight.dims:
+        raise ValueError(
+            "`maps`: expected `weight` with a dimension `key`, as from capture(..., maps=True); "
+            f"got {', '.join(map(str, maps.data_vars)) or 'nothing'}"
+        )
+    weight = weight.astype(float)
+    total, least = weight.sum("key", min_count=1), weight.min("key")
+    if not bool(((abs(total - 1) < 1e-4) & (least >= 0) | total.isnull()).all()):
+        raise ValueError("`maps`: expected rows of `weight` that add up to one, and none negative")
+    return weight
+
+
+def _labelled(
+    value: Tensor, rows: xr.DataArray, extra: list[str], meaning: dict[str, str], name: str
+) -> xr.DataArray:
+    template = rows.isel(key=0, drop=True)
+    if name == "head_similarity":
+        template = template.isel(head=0, drop=True)
+    array = template.copy(data=value.numpy()).squeeze(
+        [dim for dim in extra if dim in template.dims], drop=True
+    )
+    array.attrs = {key: text for key, text in meaning.items() if text}
+    return array
+
+
+def _object_statistics(
+    weight: xr.DataArray, maps: xr.Dataset, mask: ArrayLike, threshold: float
+) -> dict[str, xr.DataArray]:
+    belongs = xr.DataArray(
+        _object_keys(maps, np.asarray(mask, dtype=float)), dims=("sample", "layer", "key")
+    )
+    belongs = belongs.where(belongs.any("key"))  # NaN where the object has no patch
+    seen = weight.notnull()
+    covered = (weight >= threshold * weight.max("key")).where(seen)
+    return {
+        "object_coverage": (covered * belongs).sum("key") / (seen * belongs).sum("key"),
+        "object_mass": (weight * belongs).sum("key", min_count=1),
+    }
+
+
+def _object_keys(maps: xr.Dataset, mask: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which keys lie on the object, `(sample, layer, key)`."""
+    missing = {"n_windows", "n_prefix", "grid_height", "grid_width"} - set(maps.coords)
+    if missing:
+        raise ValueError(
+            f"`maps`: with `mask`, expected {', '.join(sorted(missing))} as capture has"
+        )
+    if mask.ndim != 3 or len(mask) != maps.sizes["sample"]:
+        raise ValueError(
+            f"`mask`: expected ({maps.sizes['sample']}, height, width), got {mask.shape}"
+        )
+    area = torch.from_numpy(mask > 0).double()[:, None]
+    keys = np.zeros((len(mask), maps.sizes["layer"], maps.sizes["key"]), dtype=bool)
+    for index in range(maps.sizes["layer"]):
+        layer = maps.isel(layer=index)
+        if int(layer["n_windows"]) > 1 or bool(layer["grid_height"].isnull()):
+            continue
+        grid = int(layer["grid_height"]), int(layer["grid_width"])
+        start = int(layer["n_prefix"]) if maps.attrs.get("keys") == "all" else 0
+        inside = F.adaptive_avg_pool2d(area, grid).flatten(1).numpy() >= 0.5
+        keys[:, index, start : start + inside.shape[1]] = inside
+    return keys
+
+
+def _attributes(maps: xr.Dataset, threshold: float, mass: float) -> dict[str, str | int | float]:
+    return {
+        **{str(name): value for name, value in maps.attrs.items()},
+        **provenance("attention.statistics", threshold=threshold, mass=mass),
+    }

@@ -1,0 +1,160 @@
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from attention._call import KERNEL_ARGUMENTS, Call, of_kernel, of_softmax
+from attention._locate import Place, locate
+from attention._multi_head import multi_head_with
+
+_KERNELS = {
+    F.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention.default,
+}
+_OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
+_UNREADABLE = ("attention", "attn", "flash", "fmha")  # in the names of kernels we cannot read
+_SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
+_PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__}
+_PRODUCTS |= {torch.bmm, Tensor.bmm, torch.baddbmm, Tensor.baddbmm, torch.einsum}
+# What may happen to a map between its softmax and its product with the values.
+_MIXING = {F.linear, torch.conv2d, F.batch_norm, F.layer_norm}
+_CARRYING = {F.dropout, F.alpha_dropout, torch.dropout, torch.where}
+_CARRYING |= {torch.clone, torch.div, torch.flatten, torch.masked_fill, torch.movedim, torch.mul}
+_CARRYING |= {torch.nan_to_num, torch.permute, torch.reshape, torch.squeeze, torch.swapaxes}
+_CARRYING |= {torch.transpose, torch.unflatten, torch.unsqueeze}
+_CARRYING |= {Tensor.bfloat16, Tensor.clone, Tensor.contiguous, Tensor.detach, Tensor.div}
+_CARRYING |= {Tensor.double, Tensor.expand, Tensor.flatten, Tensor.float, Tensor.half, Tensor.mul}
+_CARRYING |= {Tensor.masked_fill, Tensor.movedim, Tensor.nan_to_num, Tensor.permute, Tensor.reshape}
+_CARRYING |= {Tensor.squeeze, Tensor.swapaxes, Tensor.to, Tensor.transpose, Tensor.type}
+_CARRYING |= {Tensor.type_as, Tensor.unflatten, Tensor.unsqueeze, Tensor.view, Tensor.__getitem__}
+_CARRYING |= {Tensor.__mul__, Tensor.__rmul__, Tensor.__truediv__}
+_CARRYING |= {Tensor.mT.__get__}  # type: ignore[attr-defined]
+
+
+@dataclass
+class _Candidate:
+    """A softmax that may turn out to be attention."""
+
+    call: Call
+    place: Place
+    read: bool = False
+
+
+class Tap(TorchFunctionMode):
+    """Hands every attention call of some modules to `receive`; the model computes as ever.
+
+    A call is one of `scaled_dot_product_attention`, or a softmax over the last axis whose result
+    goes on into a product of matrices.
+    """
+
+    def __init__(self, names: dict[int, str], receive: Callable[[Call, Place], None]) -> None:
+        super().__init__()
+        self.names = names
+        self.receive = receive
+        self.image_sizes: dict[tuple[int, int], None] = {}  # of feature maps, the latest last
+        self.unread: Counter[str] = Counter()  # softmaxes by layer that no product has taken up
+        self._maps: Any = WeakIdKeyDictionary()  # by tensor, so that none lives longer for us
+
+    def __exit__(self, *failure: Any) -> None:
+        self._maps.clear()
+        super().__exit__(*failure)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _KERNELS:
+            return self._kernel(args, kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(args, kwargs)
+        if isinstance(func, _OPERATORS):
+            self._refuse_unknown(func)
+        result = func(*args, **kwargs)
+        if func in _SOFTMAX:
+            self._remember(args, kwargs, result)
+        elif self._maps and func in _PRODUCTS:
+            self._hand_over([*args, *kwargs.values()])
+        elif self._maps and (func in _CARRYING or func in _MIXING):
+            self._carry([*args, *kwargs.values()], result, mixing=func in _MIXING)
+        if func is torch.conv2d:
+            size = tuple(result.shape[-2:])
+            self.image_sizes.pop(size, None)
+            self.image_sizes[size] = None
+        return result
+
+    def _kernel(self, args: Sequence[Any], kwargs: dict[str, Any], **known: int) -> Tensor:
+        output: Tensor = F.scaled_dot_product_attention(*args, **kwargs)
+        place = locate(self.names)
+        if place is not None:
+            given = dict(zip(KERNEL_ARGUMENTS, args, strict=False)) | kwargs
+            call = of_kernel(place, output, KERNEL_ARGUMENTS | given, **known)
+            self.receive(call, place)
+        return output
+
+    def _multi_head(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        query = args[0] if args else kwargs["query"]
+        known = {
+            "heads": args[4] if len(args) > 4 else kwargs["num_heads"],
+            "samples": query.size(1) if query.dim() == 3 else 1,
+        }
+
+        def kernel(*args: Any, **kwargs: Any) -> Tensor:
+            return self._kernel(args, kwargs, **known)
+
+        def softmax(scores: Tensor, dim: int) -> Tensor:
+            weights = F.softmax(scores, dim)
+            place = locate(self.names)
+            if place is not None:
+                self.receive(of_softmax(place, scores, weights, **known), place)
+            return weights
+
+        return multi_head_with(kernel, softmax)(*args, **kwargs)
+
+    def _refuse_unknown(self, operator: Any) -> None:
+        name = str(operator)
+        if any(word in name.lower() for word in _UNREADABLE):
+            place = locate(self.names)
+            if place is not None:
+                raise ValueError(
+                    f"layer {place.layer!r} computes attention with {name}, which cannot be read: "
+                    "set the model to sdpa or eager attention"
+                )
+
+    def _remember(self, args: Sequence[Any], kwargs: dict[str, Any], weights: Tensor) -> None:
+        scores = args[0] if args else kwargs["input"]
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        if scores.dim() < 3 or dim not in (-1, scores.dim() - 1):
+            return
+        place = locate(self.names)
+        if place is not None:
+            self.unread[place.layer] += 1
+            self._maps[weights] = _Candidate(of_softmax(place, scores, weights), place)
+
+    def _carry(self, given: Iterable[Any], result: Any, *, mixing: bool) -> None:
+        found = next((t for t in given if isinstance(t, Tensor) and t in self._maps), None)
+        if found is not None and isinstance(result, Tensor):
+            found_map = self._maps[found]
+            if mixing:
+                found_map.call = replace(found_map.call, kind="talking heads")
+            self._maps[result] = found_map
+
+    def _hand_over(self, given: Iterable[Any]) -> None:
+        operands = [
+            part for arg in given for part in (arg if isinstance(arg, list | tuple) else [arg])
+        ]
+        tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+        for tensor in tensors:
+            found = self._maps.get(tensor)
+            if found is not None and not found.read:
+                found.read = True
+                self.unread[found.place.layer] -= 1
+                others = [other for other in tensors if other is not tensor]
+                self.receive(found.call.with_values(others), found.place)
