@@ -16,4 +16,4 @@ def test_figure6_prints_published_values_beside_ours(tmp_path, capsys):
     assert output.with_suffix(".statistics.png").is_file()
     printed = capsys.readouterr().out
     assert "(0.092)" in printed
-    assert len(printed.splitlines()) == 9
+    assert len(printed.splitlines()) == 10
