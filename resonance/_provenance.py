@@ -31,7 +31,7 @@ def provenance(
     attributes: dict[str, Attribute] = {
         "made_by": verb,
         "toolkit_version": version("resonance-toolkit"),
-        "torch_version": torch.__version__,
+        "torch_version": str(torch.__version__),  # a subclass that netCDF refuses
     }
     if model is not None:
         inner = unwrap(model)
