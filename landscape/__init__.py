@@ -1,3 +1,5 @@
 """Loss surfaces around and between models, their roughness and curvature."""
 
-__all__: list[str] = []
+from landscape._grid import grid
+
+__all__ = ["grid"]
