@@ -1,3 +1,7 @@
 """Auxiliary branches at named layers of any model, gone at inference."""
 
-__all__: list[str] = []
+from probes import schedules
+from probes._attach import attach
+from probes._probe import Probe
+
+__all__ = ["Probe", "attach", "schedules"]

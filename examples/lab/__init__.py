@@ -1,0 +1,1 @@
+"""The laboratory behind the examples: the papers' backbones and data."""

@@ -1,0 +1,118 @@
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+POOLS = ("auto", "cls", "mean", "gap", "flatten", "spatial")
+_CLASS_TOKENS = {"cls_token", "class_token", "class_embedding", "cls"}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """How one layer's output becomes features: `(sample, width)`, or `(sample, place, width)`.
+
+    Only `spatial` keeps the places.
+    """
+
+    kind: str  # "vector", "cls", "mean", "flatten", "spatial" or "custom"
+    channel: int = -1
+    custom: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        # Anything that would alias the layer's output is cloned: a later in-place operation, such
+        # as ReLU(inplace=True), must not reach what was captured.
+        match self.kind:
+            case "mean":
+                places = tuple(axis for axis in range(1, x.dim()) if axis != self.channel % x.dim())
+                half = x.dtype in (torch.float16, torch.bfloat16)
+                return x.mean(places, dtype=torch.float32 if half else None)
+            case "cls":
+                return x[:, 0].clone()
+            case "spatial":
+                return x.movedim(self.channel, -1).flatten(1, -2).clone()
+            case "custom" if self.custom is not None:
+                return self.custom(x).clone()
+        return x.flatten(1).clone()
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The tensor that a layer yields, alone or first in a tuple or mapping."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return next((item for item in output if isinstance(item, Tensor)), None)
+    return None
+
+
+def resolve_pool(
+    pool: str | Callable[[Tensor], Tensor],
+    x: Tensor,
+    layer: str,
+    module: nn.Module,
+    root: nn.Module,
+) -> Pool:
+    """Decide how the output `x` of a layer is pooled.
+
+    Raises:
+        ValueError: If the output's shape does not allow it.
+    """
+    if not isinstance(pool, str):
+        return Pool("custom", custom=pool)
+    shape = tuple(x.shape)
+    if x.dim() < 2:
+        raise ValueError(f"`layers` at {layer!r}: expected features per sample, got shape {shape}")
+    if x.dim() == 2 and pool in ("auto", "spatial"):
+        return Pool("vector")
+    if pool == "flatten":
+        return Pool("flatten")
+    if pool == "cls" and x.dim() != 3:
+        raise ValueError(f"`pool`: 'cls' needs tokens (sample, token, feature), got {shape}")
+    if pool in ("mean", "gap") and x.dim() < 3:
+        raise ValueError(f"`pool`: {pool!r} needs several positions per sample, got {shape}")
+    channel = _channel_axis(x, module)
+    if pool == "cls" or (pool == "auto" and channel == 2 and _has_class_token(x, root)):
+        return Pool("cls")
+    return Pool("spatial" if pool == "spatial" else "mean", channel)
+
+
+def _channel_axis(x: Tensor, module: nn.Module) -> int:
+    """Which axis holds features: 1 (NCHW and its kin) or the last (tokens, NHWC)."""
+    shape, last = x.shape, x.dim() - 1
+    if x.dim() == 3:
+        return 1 if _widths(module, _CONVOLUTIONAL) & {shape[1]} else 2
+    # Feature maps of square images tell by themselves, unless they are cubes.
+    square_first, square_last = shape[-1] == shape[-2], shape[-2] == shape[-3]
+    if square_first != square_last:
+        return 1 if square_first else last
+    if shape[last] in _widths(module, _DENSE) and shape[1] not in _widths(module, _CONVOLUTIONAL):
+        return last
+    return 1
+
+
+_CONVOLUTIONAL = ("out_channels", "num_features", "num_channels")
+_DENSE = ("out_features", "normalized_shape")
+
+
+def _widths(module: nn.Module, attributes: tuple[str, ...]) -> set[int]:
+    found = [getattr(part, name, None) for part in module.modules() for name in attributes]
+    return {w[-1] if isinstance(w, tuple) else w for w in found if isinstance(w, int | tuple) and w}
+
+
+def _has_class_token(x: Tensor, root: nn.Module) -> bool:
+    """Whether the first of a sequence's tokens is a class token.
+
+    Some models own one that joins late (CaiT): then the tokens are just the patches, a square
+    number of them or as many as the patch embedding says.
+    """
+    owners = {name.rpartition(".")[2] for name, _ in root.named_parameters()}
+    if not owners & _CLASS_TOKENS:
+        return False
+    tokens: int = x.shape[1]
+    patches = getattr(getattr(root, "patch_embed", None), "num_patches", None)
+    if isinstance(patches, int):
+        return tokens > patches
+    return bool(round(tokens**0.5) ** 2 != tokens)

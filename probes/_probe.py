@@ -1,0 +1,274 @@
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from probes._adaptive import adaptive_weights
+from probes._branches import Branches, Settings
+from probes._capture import Capture, hook_into
+from probes._compression_error import compression_error
+from probes._inspect import Point
+from probes._measure import measure
+from probes._pooling import first_tensor
+from probes._ready import ready_features
+from probes._strength import Alpha, resolve_alpha, strength_at
+from probes._synchronise import synchronise_gradients
+from probes._targets import check_targets, rows_of
+from probes.schedules import Adaptive
+from resonance import evaluating, find_layers, preserving_rng, unwrap
+
+_TRANSIENT = ("_capture", "_latest", "_finalizer", "_root")
+
+
+class Probe(nn.Module):
+    """The branches attached to a model; made by `probes.attach`.
+
+    Its parameters are the active branches only. It is not part of the model: it keeps the model
+    neither alive nor in its `state_dict`, and when the probe is `detach()`ed, its `with` block
+    ends, or it is collected, the model's hooks are gone. A copied or unpickled probe is detached;
+    `reattach(model)` hooks it into a model with the same layers.
+
+    Attributes:
+        step: Losses made so far; the argument of an `alpha` schedule. May be set.
+    """
+
+    _capture: Capture
+    _latest: dict[str, Any]
+    _finalizer: Callable[[], Any] | None
+    _root: Callable[[], nn.Module | None]
+
+    def __init__(
+        self,
+        root: nn.Module,
+        points: dict[str, Point],
+        settings: Settings,
+        *,
+        alpha: Alpha,
+        connected: bool,
+        calls: str | None,
+    ) -> None:
+        super().__init__()
+        self.settings, self.connected, self.calls = settings, connected, calls
+        self.strength = resolve_alpha(alpha, list(points))
+        self.pools = {name: point.pool for name, point in points.items()}
+        self.branches = nn.ModuleDict(
+            {_key(k): Branches(k, p.width, settings, p.like) for k, p in points.items()}
+        )
+        self.step = 0
+        self._forget()
+        synchronise_gradients(list(self.parameters()))
+        self._hook({name: point.module for name, point in points.items()}, root)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the attachment points."""
+        return list(self.pools)
+
+    @property
+    def n_parameters(self) -> int:
+        """Weights of all branches, static ones included."""
+        return sum(b.n_parameters for b in self._by_layer().values())
+
+    @property
+    def attached(self) -> bool:
+        """Whether the probe listens to a model that is still there."""
+        return self._finalizer is not None and self._root() is not None
+
+    def loss(self, y: Tensor, *, main: Tensor | None = None) -> Tensor:
+        """The auxiliary loss of the latest forward pass, times alpha, summed over layers.
+
+        Each forward pass gives one loss; a second one raises rather than be stale.
+
+        Args:
+            y: Class indices `(sample,)`, or soft or multi-hot targets `(sample, class)`.
+            main: The main loss; for an adaptive `alpha`, and only then.
+
+        Returns:
+            A scalar with the graph of the latest forward pass; zero if not `connected`.
+
+        Raises:
+            RuntimeError: If the latest pass left nothing to compute a loss from.
+            ValueError: If `y` does not fit, or `main` is missing or useless.
+        """
+        features = ready_features(self._capture, self.layers, self.calls)
+        self._check(features, y)
+        if isinstance(self.strength, Adaptive) != (main is not None):
+            wanted = "needed" if main is None else "of use only"
+            raise ValueError(f"`main`: the main loss is {wanted} with an adaptive alpha")
+        if not self.connected:
+            self._capture.use()
+            return features[self.layers[0]][0].new_zeros(()).to(y.device)
+        parts = {name: self._part(name, calls, y) for name, calls in features.items()}
+        self._latest = self._weights(parts, main)
+        total = torch.stack([(self._latest[k] * part).to(y.device) for k, part in parts.items()])
+        if self._capture.grad and not total.requires_grad:
+            raise RuntimeError(
+                "the auxiliary loss would train nothing: the features need no gradient (a frozen "
+                "backbone?) and no branch is active"
+            )
+        self._capture.use()
+        self.step += self._capture.grad
+        return total.sum()
+
+    def measure(self, y: Tensor) -> xr.Dataset:
+        """Loss and accuracy of every branch on the latest forward pass; trains nothing.
+
+        Args:
+            y: As for `loss`, which may be called before or after.
+
+        Returns:
+            Dataset with `loss (layer, branch)`, the mean per branch before alpha; `accuracy
+            (layer, branch)`, the share of samples whose largest logit is at a class of largest
+            target; and `alpha (layer)`, the latest strength (NaN before the first loss).
+        """
+        features = ready_features(self._capture, self.layers, self.calls, used=True)
+        self._check(features, y)
+        alphas = {name: float(self._latest.get(name, float("nan"))) for name in self.layers}
+        return measure(self._by_layer(), features, y, alphas, self.step, self._root())
+
+    def compression_error(self, x: Any, y: Tensor | None = None) -> xr.Dataset:
+        """How far the closed form is from the exact static branches, on this model and input.
+
+        Args:
+            x: An input batch for the attached model, which is run in eval mode.
+            y: Targets; the model's own predictions if not given.
+
+        Returns:
+            Dataset with `cosine (layer, sample)` and `relative_error (layer, sample)` between the
+            gradients of the static branches' loss with respect to the features.
+        """
+        model = self._root()
+        if model is None or not self.attached:
+            raise RuntimeError("the probe is detached: compression_error needs its model")
+        pending = replace(self._capture)
+        try:
+            with self.listening(), evaluating(model), preserving_rng(), torch.no_grad():
+                output = model(x)
+            features = ready_features(self._capture, self.layers, self.calls)
+        finally:
+            vars(self._capture).update(vars(pending))  # a loss may still be due for these
+        if y is None:
+            logits = first_tensor(getattr(output, "logits", output))
+            assert logits is not None
+            y = logits.argmax(-1)
+        self._check(features, y)
+        return compression_error(self._by_layer(), features, y, model)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Capture in eval mode and without gradients too, for measurements.
+
+        Outside of this, a forward pass in eval mode or under `no_grad` costs nothing.
+        """
+        before = self._capture.listening
+        self._capture.listening = True
+        try:
+            yield
+        finally:
+            self._capture.listening = before
+
+    def detach(self) -> None:
+        """Remove every hook from the model and forget its activations; calling twice is fine."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._forget()
+
+    def reattach(self, model: nn.Module) -> Self:
+        """Hook into `model`, which must have the same layers, and leave any model before it."""
+        modules = dict(self._modules_of(model))
+        self.detach()
+        self._hook(modules, unwrap(model))
+        return self
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Beside the weights, a state has the step, and the seed of branches not stored."""
+        return {"step": self.step, "seed": self.settings.seed}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Go on from a saved step; a compressed probe must have been made by the same seed."""
+        if self.settings.method == "compressed" and state["seed"] != self.settings.seed:
+            raise ValueError(
+                f"`seed`: expected the saved probe's {state['seed']}, got {self.settings.seed}: "
+                "compressed branches are drawn from it"
+            )
+        self.step = state["step"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in _TRANSIENT}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget()
+        synchronise_gradients(list(self.parameters()))
+
+    def __repr__(self) -> str:
+        s = self.settings
+        rows: list[tuple[str, ...]] = [("layer", "width", "pool", "static", "active", "weights")]
+        for name, b in self._by_layer().items():
+            counts = (b.width, self.pools[name].kind, b.n_static, s.active, b.n_parameters)
+            rows.append((name, *(str(count) for count in counts)))
+        rows.append(("total", "", "", "", "", str(self.n_parameters)))
+        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        where = "attached" if self.attached else "detached"
+        head = f"Probe(n={s.n}, classes={s.classes}, method={s.method!r}, {where})"
+        return "\n".join([head, *lines])
+
+    def _part(self, name: str, calls: list[Tensor], y: Tensor) -> Tensor:
+        """The loss of one layer, in the branches' precision whatever autocast says."""
+        branches = self._by_layer()[name]
+        with torch.autocast(calls[0].device.type, enabled=False):
+            pieces = [branches.loss(*rows_of(y, x.to(branches.summed))) for x in calls]
+            return torch.stack(pieces).sum()
+
+    def _weights(self, parts: dict[str, Tensor], main: Tensor | None) -> dict[str, Any]:
+        if isinstance(self.strength, Adaptive):
+            assert main is not None
+            return adaptive_weights(self.strength, main, parts, self._capture.edges)
+        return {name: strength_at(f, self.step) for name, f in self.strength.items()}
+
+    def _check(self, features: dict[str, list[Tensor]], y: Tensor) -> None:
+        check_targets(y, len(features[self.layers[0]][0]), self.settings.classes)
+
+    def _by_layer(self) -> dict[str, Branches]:
+        return {name: self.branches[_key(name)] for name in self.layers}  # type: ignore[misc]
+
+    def _modules_of(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        return ((name, find_layers(model, name)[name]) for name in self.layers)
+
+    def _hook(self, modules: dict[str, nn.Module], root: nn.Module) -> None:
+        points = {name: (module, self.pools[name]) for name, module in modules.items()}
+        handles = hook_into(root, points, self._capture)
+        self._root = weakref.ref(root)
+        self._finalizer = weakref.finalize(self, _remove, handles)
+
+    def _forget(self) -> None:
+        self._capture = Capture(adaptive=isinstance(self.strength, Adaptive))
+        self._latest, self._finalizer, self._root = {}, None, _no_model
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "/")  # a ModuleDict takes no dots
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+def _no_model() -> None:
+    return None

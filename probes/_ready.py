@@ -1,0 +1,77 @@
+"""The captured features, or a refusal that says what to do: never a stale or partial set."""
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from probes._capture import Capture
+
+_COMPILED = (
+    "a model that was compiled and called before its probe was attached ignores the hooks: attach "
+    "first, or call torch._dynamo.reset(), or use torch.compiler.set_stance('force_eager')"
+)
+
+_REASONS = {
+    "never": "no forward pass was captured: call the attached model as model(x), not a method of "
+    f"it, in train mode; {_COMPILED}",
+    "eval": "the latest forward pass ran in eval mode, where a probe is gone: call model.train(), "
+    "or run the pass inside `with probe.listening():`",
+    "no_grad": "the latest forward pass ran without gradients: enable them, or run the pass inside "
+    "`with probe.listening():`",
+    "used": "the latest forward pass has given its loss already: run the model again first (for "
+    "mixed-up labels pass soft targets (sample, class))",
+}
+
+
+def ready_features(
+    capture: Capture, layers: Sequence[str], calls: str | None, *, used: bool = False
+) -> dict[str, list[Tensor]]:
+    """Features per layer, one tensor for each call of the layer that counts.
+
+    Args:
+        capture: What the hooks have left.
+        layers: Names of all attachment points.
+        calls: Which calls of a repeated layer count: "last", "mean", "all"; None: last, and warn.
+        used: Accept a pass whose loss has been taken.
+
+    Raises:
+        RuntimeError: If not every layer was captured in the latest pass.
+    """
+    if capture.reentrant:
+        raise RuntimeError(
+            "a layer runs inside reentrant activation checkpointing, where its features have no "
+            "graph and the loss would train nothing: use checkpoint(..., use_reentrant=False)"
+        )
+    if capture.state != "open" and not (used and capture.state == "used"):
+        raise RuntimeError(_REASONS[capture.state])
+    missing = [name for name in layers if name not in capture.features]
+    if missing:
+        raise RuntimeError(
+            f"the latest forward pass did not run {', '.join(missing)}, or ran copies; {_COMPILED}"
+        )
+    if any(_is_dead(x) for xs in capture.features.values() for x in xs):
+        raise RuntimeError(
+            "the latest forward pass ran inside a torch.func transform that has ended: call "
+            "probe.loss inside the transformed function"
+        )
+    return {name: _merged(name, capture.features[name], calls) for name in layers}
+
+
+def _merged(name: str, xs: list[Tensor], calls: str | None) -> list[Tensor]:
+    if len(xs) == 1:
+        return xs
+    if calls is None:
+        warnings.warn(
+            f"layer {name!r} ran {len(xs)} times in one forward pass; the last is used. Say "
+            "calls='last', 'mean' or 'all' in attach",
+            stacklevel=4,
+        )
+    if calls == "mean":
+        return [torch.stack(xs).mean(0)]
+    return xs if calls == "all" else xs[-1:]
+
+
+def _is_dead(x: Tensor) -> bool:
+    return bool(torch._C._functorch.is_dead_tensor_wrapper(x))  # type: ignore[attr-defined]  # no stub

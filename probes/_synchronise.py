@@ -1,0 +1,28 @@
+"""Active branches live outside the wrapped model: their gradients are averaged over ranks here."""
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def synchronise_gradients(parameters: list[nn.Parameter]) -> None:
+    """Average each parameter's gradient over all ranks as soon as it is made."""
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(_average_gradient)
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The sum over all ranks; the values themselves in a single process."""
+    if _several_ranks():
+        dist.all_reduce(values)
+    return values
+
+
+def _average_gradient(parameter: Tensor) -> None:
+    # With accumulation the sum so far is averaged again: the mean of equal values is themselves.
+    if parameter.grad is not None and _several_ranks():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def _several_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
