@@ -13,6 +13,7 @@ from landscape._axes import Directions, check_directions, with_axes
 from landscape._calibrate import calibrate
 from landscape._directions import cosine, norm
 from landscape._moving import Extra
+from landscape._point import Scene
 from landscape._run import running
 from landscape._scene import build_scene, describe
 from landscape._surface import as_surface
@@ -126,8 +127,14 @@ def grid(
         {"alpha": alphas, "beta": betas},
         attrs=describe(scene, "landscape.grid", over=over, **settings)
         | {"length_alpha": norm(scene.axes[0]), "length_beta": norm(scene.axes[1])}
-        | {"cosine_of_axes": cosine(*scene.axes)},
+        | {"cosine_of_axes": cosine(*scene.axes), "length_on_model": _length_on_model(scene)},
     )
+
+
+def _length_on_model(scene: Scene) -> float:
+    """Mean length of the axes, without what they cover of `extra`."""
+    own = [{n: t for n, t in axis.items() if not n.startswith("extra.")} for axis in scene.axes]
+    return sum(norm(axis) for axis in own) / len(own)
 
 
 def plane_coordinates(
