@@ -1,7 +1,23 @@
 """Loss surfaces around and between models, their roughness and curvature."""
 
+from landscape._bend import bend
+from landscape._curve import curve
 from landscape._dilution import dilution
 from landscape._grid import grid
+from landscape._line import line
+from landscape._plane import plane
+from landscape._principal_directions import principal_directions
 from landscape._smoothness import smoothness
+from landscape._trajectory import trajectory
 
-__all__ = ["dilution", "grid", "smoothness"]
+__all__ = [
+    "bend",
+    "curve",
+    "dilution",
+    "grid",
+    "line",
+    "plane",
+    "principal_directions",
+    "smoothness",
+    "trajectory",
+]

@@ -46,17 +46,19 @@ def check_directions(directions: Directions, normalisation: str | None) -> str:
     return normalisation or "none"
 
 
-def with_axes(scene: Scene, directions: Directions, how: str, extra: Extra | None) -> Scene:
-    """Add two directions to a scene."""
+def with_axes(
+    scene: Scene, directions: Directions, how: str, extra: Extra | None, *, count: int = 2
+) -> Scene:
+    """Add one or two directions to a scene."""
     moving, seed = scene.moving, scene.seed
     axes: list[Params] = []
     if not isinstance(directions, str):
         given = [directions] if isinstance(directions, Mapping) else directions
         axes = [given_direction(d, moving) for d in given]
-    if len(axes) < 2:
-        # Given directions are taken as they are; one that is drawn here is orthogonal to the other.
-        axes += [random_direction(moving, seed, axis) for axis in range(len(axes), 2)]
-        orthogonalise(axes)
+    if len(axes) < count:
+        axes += [random_direction(moving, seed, axis) for axis in range(len(axes), count)]
+        if count == 2:
+            orthogonalise(axes)  # what is drawn here to what was given; given ones stay as they are
     held = owners(scene.model, extra)
     for axis, direction in enumerate(axes):
         normalise(direction, moving, held, how)

@@ -151,6 +151,7 @@ def _mover(scene: Scene, origin: Params, layer: FirstLayer | None) -> Callable[[
     tensors = [scene.moving[name].data for name in names]
     start = [origin[name] for name in names]
     steps = [[axis[name] for name in names] for axis in scene.axes]
+    variances = [scene.moving[n].data for n in names if n.rpartition(".")[2] == "running_var"]
 
     def move(point: Point) -> None:
         if layer is not None:
@@ -159,6 +160,8 @@ def _mover(scene: Scene, origin: Params, layer: FirstLayer | None) -> Callable[[
             torch._foreach_copy_(tensors, start)
             for distance, step in zip(point, steps, strict=True):
                 torch._foreach_add_(tensors, step, alpha=distance)
+            for variance in variances:
+                variance.clamp_(min=0)  # beyond the models that a line goes through
 
     return move
 
