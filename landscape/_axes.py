@@ -13,10 +13,13 @@ from landscape._directions import (
     orthogonalise,
     random_direction,
 )
+from landscape._eigenvectors import top_vectors
 from landscape._moving import Extra, Params, owners
 from landscape._point import Scene
+from landscape._products import Curvature, gradient
 
 Directions = str | Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]
+_MEMORY = 2**31  # bytes of retained graphs
 KINDS = ("random", "gradient", "hessian")
 
 
@@ -52,6 +55,13 @@ def with_axes(
     """Add one or two directions to a scene."""
     moving, seed = scene.moving, scene.seed
     axes: list[Params] = []
+    if directions in ("gradient", "hessian"):
+        about = Curvature(
+            scene.model, moving, scene.batches, scene.objective, "hessian", scene.n_samples, _MEMORY
+        )
+        axes = (
+            [gradient(about)] if directions == "gradient" else top_vectors(about, count, seed=seed)
+        )
     if not isinstance(directions, str):
         given = [directions] if isinstance(directions, Mapping) else directions
         axes = [given_direction(d, moving) for d in given]

@@ -24,6 +24,21 @@ def path(model):
 
 
 VERBS = {
+    "landscape.grid gradient": lambda model, data: landscape.grid(
+        model, data, samples=12, size=3, directions="gradient"
+    ),
+    "landscape.grid hessian": lambda model, data: landscape.grid(
+        model, data, samples=12, size=3, directions="hessian"
+    ),
+    "landscape.curvature": lambda model, data: landscape.curvature(
+        model, data, samples=12, k=2, trace_probes=3, density_runs=1, density_steps=5
+    ),
+    "landscape.curvature gauss-newton": lambda model, data: landscape.curvature(
+        model, data, samples=12, k=2, trace_probes=3, density_runs=0, matrix="gauss-newton"
+    ),
+    "landscape.curvature_map": lambda model, data: landscape.curvature_map(
+        model, data, samples=12, size=2, max_products=5
+    ),
     "landscape.grid": lambda model, data: landscape.grid(model, data, samples=12, size=5),
     "landscape.grid recompute": lambda model, data: landscape.grid(
         model, data, samples=12, size=3, bn="recompute"
