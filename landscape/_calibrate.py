@@ -77,9 +77,9 @@ def _with_first_layer(scene: Scene, point: list[float]) -> Scene:
         return scene
     candidate = replace(scene, first_layer=name)
     with standing(scene) as at:
-        plain = at(point)["loss"]
+        plain = at(point)[0]
     with standing(candidate) as at:
-        quick = at(point)["loss"]
+        quick = at(point)[0]
     # Off where the weights are read elsewhere too, or a chaotic network magnifies round-off.
     single = next(iter(scene.moving.values())).dtype != torch.float64
     return candidate if math.isclose(plain, quick, rel_tol=1e-4 if single else 1e-9) else scene

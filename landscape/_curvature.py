@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from landscape._calibrate import micro_batches
+from landscape._checkpoint import fingerprint
 from landscape._moving import Params, moving_tensors
 from landscape._objective import make_objective
 from landscape._products import MATRICES, Curvature, multiplying
@@ -65,9 +67,10 @@ def curvature(
         batch_size: Samples at a time; by default as many as keep activations in the cache.
 
     Returns:
-        Dataset with `largest (rank)` and `smallest (rank)`, outermost first, `largest_residual`
-        and `smallest_residual`, the norms `||A v - value v||`; `trace` and `trace_se`;
-        `density (eigenvalue)`, which integrates to 1. Attributes count the products.
+        Dataset with `largest (rank)` and `smallest (rank)`, outermost first (a multiple eigenvalue
+        may be found once only), `largest_residual` and `smallest_residual`, the norms
+        `||A v - value v||`; `trace` and `trace_se`; `density (eigenvalue)`, which integrates to 1.
+        Attributes count the products.
 
     Raises:
         ValueError: If an argument does not fit, or data change between passes.
@@ -167,9 +170,9 @@ class Streamed:
             torch.manual_seed(self.seed)
             yield from self.loader
 
-    def first(self, count: int) -> list[Any]:
-        """The first batches of a pass."""
-        return [batch for batch, _ in zip(self, range(count), strict=False)]
+    def first(self, count: int) -> list[str]:
+        """Fingerprints of the first batches of a pass."""
+        return [fingerprint([batch]) for batch in islice(self, count)]
 
 
 def start_vector(about: Curvature) -> Tensor:

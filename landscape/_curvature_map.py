@@ -96,7 +96,7 @@ def curvature_map(
     with standing(scene) as at:
 
         def work(point: tuple[float, float]) -> list[float]:
-            values = list(at(point).values())  # and the model stays there
+            values = at(point)  # and the model stays there
             with multiplying(about) as product:
                 like = start_vector(about)
                 ends = extreme_eigenvalues(product, like, 1, tolerance, max_products, seed)

@@ -9,6 +9,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import nn
 
+from landscape._adaptive import fill_adaptively, with_margins
 from landscape._axes import Directions, check_directions, with_axes
 from landscape._calibrate import calibrate
 from landscape._directions import cosine, norm
@@ -118,16 +119,24 @@ def grid(
         "tolerance": float(tolerance) if method == "adaptive" else 0.0,
     }
     scene = calibrate(scene, points)
+    if method == "adaptive":
+        scene = with_margins(scene)
     with running(
         scene, points, piece=len(betas), checkpoint=checkpoint, executor=executor, settings=settings
     ) as run:
-        run.fill(np.arange(len(points)))
+        if method == "adaptive":
+            table, found = fill_adaptively(run, (len(alphas), len(betas)), scene, tolerance)
+        else:
+            run.fill(np.arange(len(points)))
+            table, found = run.table, {"error_estimate": 0.0}
     return as_surface(
-        dict(zip(scene.values, run.table.T, strict=True)),
+        dict(zip(scene.values, table.T, strict=False)),
         {"alpha": alphas, "beta": betas},
         attrs=describe(scene, "landscape.grid", over=over, **settings)
         | {"length_alpha": norm(scene.axes[0]), "length_beta": norm(scene.axes[1])}
-        | {"cosine_of_axes": cosine(*scene.axes), "length_on_model": _length_on_model(scene)},
+        | {"cosine_of_axes": cosine(*scene.axes), "length_on_model": _length_on_model(scene)}
+        | found,
+        evaluated=run.done,
     )
 
 

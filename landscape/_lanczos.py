@@ -50,13 +50,15 @@ def lanczos(
     """Approximate eigenpairs from at most `steps` products, fewer once `enough` says so.
 
     Where the vectors made so far are closed under the matrix, a random vector goes on beside them.
+    An eigenvalue of high multiplicity may be found fewer times than it occurs.
     """
     steps = min(steps, len(start))
     basis = torch.zeros(steps, len(start), dtype=start.dtype, device=start.device)
     basis[0] = start / start.norm()
     diagonal: list[float] = []
     beside: list[float] = []
-    generator = torch.Generator().manual_seed(seed)
+    # Not `seed` itself: that may have drawn the start vector, which is of no use a second time.
+    generator = torch.Generator().manual_seed(seed ^ 0x5DEECE66D)
     for step in range(steps):
         image = product(basis[step])
         diagonal.append(torch.dot(image, basis[step]).item())

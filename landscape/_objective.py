@@ -85,6 +85,14 @@ def hits(outputs: Any, targets: Any) -> Tensor | None:
     return right.reshape(len(right), -1).mean(1) if right.dim() > 1 else right
 
 
+def margins(outputs: Any, targets: Tensor) -> Tensor:
+    """How far the logit of the true class is above the others, for each sample."""
+    logits: Tensor = getattr(outputs, "logits", outputs)
+    true = logits.gather(1, targets[:, None])
+    others = logits.scatter(1, targets[:, None], -torch.inf)
+    return (true - others.amax(1, keepdim=True))[:, 0]
+
+
 def _kind(measure: Measure, argument: str) -> str:
     if not callable(measure):
         raise TypeError(f"`{argument}`: expected a callable, got {type(measure).__name__}")

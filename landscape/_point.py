@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_leaves
 
 from landscape._first_layer import FirstLayer, following_first_layer
 from landscape._moving import Params
-from landscape._objective import Objective, apply, apply_to_model, hits
+from landscape._objective import Objective, apply, apply_to_model, hits, margins
 from resonance import Batches, evaluating, preserving
 
 Point = Sequence[float]
-Values = dict[str, float]
+Row = list[float]
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,17 @@ class Scene:
     reseed: bool = False
     first_layer: str | None = None
     threads: int | None = None
+    margins: bool = False
 
     @property
     def values(self) -> list[str]:
         """What is measured at a point, in order."""
         return ["loss", "loss_se", "accuracy", *self.objective.metrics]
+
+    @property
+    def columns(self) -> int:
+        """Numbers in a row: the values, then the margin of each sample if wanted."""
+        return len(self.values) + (self.n_samples if self.margins else 0)
 
     @property
     def n_samples(self) -> int:
@@ -46,7 +52,7 @@ class Scene:
 
 
 @contextmanager
-def standing(scene: Scene) -> Iterator[Callable[[Point], Values]]:
+def standing(scene: Scene) -> Iterator[Callable[[Point], Row]]:
     """Give a function that evaluates the model at `weights + sum of distance * axis`.
 
     It must not be called after the block: by then the model is back where it was.
@@ -70,7 +76,7 @@ def standing(scene: Scene) -> Iterator[Callable[[Point], Values]]:
             layer = stack.enter_context(following)
         move = _mover(scene, origin, layer)
 
-        def at(point: Point) -> Values:
+        def at(point: Point) -> Row:
             move(point)
             if scene.reseed:
                 torch.manual_seed(scene.seed)
@@ -81,9 +87,10 @@ def standing(scene: Scene) -> Iterator[Callable[[Point], Values]]:
         yield at
 
 
-def _measure(scene: Scene, layer: FirstLayer | None, caught: list[Any]) -> Values:
+def _measure(scene: Scene, layer: FirstLayer | None, caught: list[Any]) -> Row:
     model, objective = scene.model, scene.objective
     losses, right, others = _Mean(), _Mean(), {name: _Mean() for name in objective.metrics}
+    room: list[Tensor] = []
     for index, (x, y) in enumerate(scene.batches):
         if layer is not None:
             layer.batch = index
@@ -94,16 +101,15 @@ def _measure(scene: Scene, layer: FirstLayer | None, caught: list[Any]) -> Value
         if objective.kind == "closure":
             outputs = caught[-1] if caught else None
         right.add(hits(outputs, y), size)
+        if scene.margins:
+            room.append(margins(outputs, y))
         for name, (kind, metric) in objective.metrics.items():
             if kind != "model":
                 others[name].add(apply(kind, metric, model, x, y, outputs), size)
-    values = {"loss": losses.mean(), "loss_se": losses.standard_error(), "accuracy": right.mean()}
+    row = [losses.mean(), losses.standard_error(), right.mean()]
     for name, (kind, metric) in objective.metrics.items():
-        if kind == "model":
-            values[name] = apply_to_model(metric, model)
-        else:
-            values[name] = others[name].mean()
-    return values
+        row.append(apply_to_model(metric, model) if kind == "model" else others[name].mean())
+    return row + (torch.cat(room).tolist() if room else [])
 
 
 class _Mean:

@@ -95,21 +95,21 @@ def running(
     store = None
     if checkpoint is not None:
         what = identity(scene) | (settings or {}) | {"points": points.tobytes().hex()}
-        store = Checkpoint(checkpoint, what, (len(points), len(scene.values)))
+        store = Checkpoint(checkpoint, what, (len(points), scene.columns))
     make = partial(
-        Run, points, piece=piece, checkpoint=store, executor=executor, n_values=len(scene.values)
+        Run, points, piece=piece, checkpoint=store, executor=executor, n_values=scene.columns
     )
     if executor is not None:
         yield make(partial(_evaluate, _pickled(scene)))
         return
     with standing(scene) as at:
-        yield make(lambda places: np.array([list(at(p).values()) for p in places.tolist()]))
+        yield make(lambda places: np.array([at(place) for place in places.tolist()]))
 
 
 def _evaluate(payload: bytes, places: Array) -> Array:
     scene = pickle.loads(payload)
     with standing(scene) as at:
-        return np.array([list(at(place).values()) for place in places.tolist()])
+        return np.array([at(place) for place in places.tolist()])
 
 
 def _pickled(scene: Scene) -> bytes:

@@ -151,5 +151,5 @@ def _true_losses(scene: Scene, checkpoints: Sequence[State]) -> Array:
         to = difference(state, scene.moving, f"checkpoints[{i}]")
         # No first layer here: it would need new products for each checkpoint.
         with standing(replace(scene, axes=(to,), first_layer=None)) as at:
-            losses.append(at([1.0])["loss"])
+            losses.append(at([1.0])[0])
     return np.array(losses)
