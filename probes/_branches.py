@@ -5,9 +5,9 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from probes._compressed import compressed_loss
+from probes._compressed import compressed_loss, orthogonal_excess
 from probes._exact import exact_loss
-from probes._initialise import Init, draw_branches
+from probes._initialise import Init, draw_branches, orthogonal
 
 # Called as `loss(logits, targets)` with the logits `(row, class)` of one branch.
 BranchLoss = Callable[[Tensor, Tensor], Tensor]
@@ -43,17 +43,19 @@ class Branches(nn.Module):
         placed = like.to(dtype)
         drawn = self._draw()
         static = islice(drawn, self.n_static)
-        shape = (settings.classes, width)
+        summed = torch.zeros(settings.classes, width, dtype=torch.float64)
         if settings.method == "compressed":
-            gram, summed = torch.zeros(width, width), torch.zeros(shape)
+            gram = torch.zeros(width, width, dtype=torch.float64)
             for weight in static:
                 gram += weight.mT @ weight
                 summed += weight
             self.register_buffer("static", None)
             self.register_buffer("gram", gram.to(placed))
         else:
-            stack = torch.stack(list(static)) if self.n_static else torch.zeros(0, *shape)
-            summed = stack.sum(0)
+            stack = torch.empty(self.n_static, *summed.shape, dtype=placed.dtype)
+            for index, weight in enumerate(static):
+                stack[index] = weight
+                summed += stack[index]
             self.register_buffer("static", stack.to(placed))
             self.register_buffer("gram", None)
         self.register_buffer("summed", summed.to(placed))
@@ -65,6 +67,12 @@ class Branches(nn.Module):
         """All weights, static ones included whether they are stored or not."""
         return self.settings.n * self.settings.classes * self.width
 
+    @property
+    def excess(self) -> float:
+        """Excess kurtosis of a logit over the branches, for the closed form."""
+        classes = self.settings.classes
+        return orthogonal_excess(classes, self.width) if self.settings.init is orthogonal else 0.0
+
     def loss(self, features: Tensor, targets: Tensor) -> Tensor:
         """Sum over the branches of their mean losses on `features (row, width)`."""
         kind = self.settings.loss
@@ -72,7 +80,9 @@ class Branches(nn.Module):
             return self._custom_loss(features, targets, kind)
         total = features.new_zeros(())
         if self.gram is not None:
-            total = compressed_loss(features, self.gram, self.summed, targets, self.n_static)
+            total = compressed_loss(
+                features, self.gram, self.summed, targets, self.n_static, self.excess
+            )
         elif self.static is not None and self.n_static:
             total = exact_loss(features, self.static, self.summed, targets, kind)
         if self.active is not None:

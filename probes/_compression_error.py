@@ -59,7 +59,7 @@ def _gradients(branches: Branches, features: Tensor, y: Tensor) -> tuple[Tensor,
         gram += torch.einsum("kcd,kce->de", weights, weights)
         loss = exact_loss(rows, weights, weights.sum(0), goals, "bce")
         exact += torch.autograd.grad(loss, h, retain_graph=True)[0]
-    closed = compressed_loss(rows, gram, branches.summed, goals, branches.n_static)
+    closed = compressed_loss(rows, gram, branches.summed, goals, branches.n_static, branches.excess)
     return exact.flatten(1), torch.autograd.grad(closed, h)[0].flatten(1)
 
 

@@ -111,7 +111,8 @@ def as_distribution(targets: Tensor, classes: int, dtype: torch.dtype) -> Tensor
     """Class indices as one-hot rows; anything else as it is."""
     if targets.dim() > 1:
         return targets.to(dtype)
-    return torch.nn.functional.one_hot(targets, classes).to(dtype)
+    # A comparison, since `one_hot` looks at the values, which vmap forbids and CUDA waits for.
+    return (targets[:, None] == torch.arange(classes, device=targets.device)).to(dtype)
 
 
 def _per_row(summed: Tensor, goals: Tensor) -> Tensor:

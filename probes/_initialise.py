@@ -15,12 +15,13 @@ def draw_branches(
     """Draw the weights of a layer's branches one by one, `(class, width)` each.
 
     Keyed by seed and layer name, on the CPU: the same on every device and rank, whatever other
-    layers are attached; and the first branches are the same for every count.
+    layers are attached; and the first branches are the same for every count. In float64, so that
+    sums over branches are exact in the model's precision.
     """
     key = hashlib.sha256(f"{seed}:{layer}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "big") % 2**63)
     for _ in range(count):
-        weight = torch.empty(classes, width)
+        weight = torch.empty(classes, width, dtype=torch.float64)
         init(weight, generator)
         yield weight
 

@@ -84,8 +84,10 @@ def _dry_run(
     root: nn.Module, layers: dict[str, nn.Module], sample: Any
 ) -> tuple[dict[str, tuple[Tensor | None, int]], Any]:
     inputs = [sample] if sample is not None else list(_guesses(root))
+    # Sharded parameters are gathered by hooks, which must not see tensors without data.
+    sharded = any(hasattr(p, "full_tensor") for p in root.parameters())
     first: Exception | None = None
-    for fake in (True, False):
+    for fake in (False,) if sharded else (True, False):
         for candidate in inputs if fake else inputs[:1]:
             try:
                 return _forward(root, layers, candidate, fake=fake)

@@ -29,8 +29,8 @@ def spread(
         label: Text before the progress bar.
         unit: What one item is called there.
 
-    Yields:
-        `(index, result)`: in order without an executor, else as they finish.
+    Returns:
+        Pairs `(index, result)`: in order without an executor, else as they finish.
 
     Example:
         >>> sorted(spread(abs, [-3, 4]))
@@ -40,9 +40,15 @@ def spread(
         raise TypeError(
             f"`executor`: expected a concurrent.futures.Executor, got {type(executor).__name__}"
         )
-    bar = tqdm(total=len(items), desc=label or None, unit=unit, disable=None, leave=False)
-    with bar:
-        for pair in _serial(work, items) if executor is None else _remote(work, items, executor):
+    results = _serial(work, items) if executor is None else _remote(work, items, executor)
+    return _shown(results, len(items), label, unit)
+
+
+def _shown(
+    results: Iterator[tuple[int, Result]], total: int, label: str, unit: str
+) -> Iterator[tuple[int, Result]]:
+    with tqdm(total=total, desc=label or None, unit=unit, disable=None, leave=False) as bar:
+        for pair in results:
             bar.update()
             yield pair
 

@@ -44,7 +44,7 @@ class SmallHybrid(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        if self.calls == self.fail_at:
+        if self.fail_at is not None and self.calls >= self.fail_at:
             raise self.failure
         tokens = self.norm(self.stem(x)).relu().flatten(2).mT
         tokens = tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]
@@ -87,7 +87,8 @@ def test_model_is_untouched_when_its_forward_raises(verb, failure):
         model = make_model()
         before = snapshot(model)
         model.fail_at, model.failure = fail_at, failure
-        with pytest.raises(type(failure)):
+        # A verb may say in its own words that a forward pass failed, but not go on.
+        with pytest.raises((type(failure), ValueError)):
             verb(model, make_data())
         assert snapshot(model) == before
 

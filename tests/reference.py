@@ -1,0 +1,29 @@
+"""Auxiliary losses written out plainly, without hooks or fusion: the oracle for `probes`."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def branch_loss(features: Tensor, weight: Tensor, y: Tensor, kind) -> Tensor:
+    """One branch: an ordinary bias-free linear layer and an ordinary loss from torch."""
+    logits = F.linear(features, weight)
+    if kind == "bce":
+        target = F.one_hot(y, len(weight)).to(logits) if y.dim() == 1 else y.to(logits)
+        return F.binary_cross_entropy_with_logits(logits, target)
+    if kind == "ce":
+        return F.cross_entropy(logits, y if y.dim() == 1 else y.to(logits))
+    return kind(logits, y)
+
+
+def layer_loss(features: Tensor, weights: list[Tensor], y: Tensor, kind) -> Tensor:
+    """All branches of a layer, one after the other."""
+    return torch.stack([branch_loss(features, w, y, kind) for w in weights]).sum()
+
+
+def weights_of(probe, layer: str) -> list[Tensor]:
+    """Every branch's weight, static ones first, active ones as leaves that can be trained."""
+    branches = probe.branches[layer.replace(".", "/")]
+    static = [] if branches.static is None else list(branches.static)
+    active = [] if branches.active is None else list(branches.active)
+    return static + active

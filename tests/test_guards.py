@@ -1,0 +1,77 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from state import snapshot
+from torch import nn
+
+from resonance import evaluating, preserving, preserving_rng
+
+
+def network():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(), nn.Linear(3, 2))
+    model[1].eval()
+    model[3].bias.requires_grad_(False)
+    model(torch.randn(4, 3)).sum().backward()
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("nan")
+        model[0].weight[0, 1] = -0.0
+    return model
+
+
+def vandalise(model):
+    torch.rand(1), random.random(), np.random.rand()  # noqa: NPY002
+    model.train()
+    model(torch.randn(4, 3)).sum().backward()
+    for p in model.parameters():
+        p.requires_grad_(not p.requires_grad)
+        p.data.zero_()
+    for b in model.buffers():
+        b.zero_()
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError, KeyboardInterrupt])
+def test_preserving_restores_everything(failure):
+    model = network()
+    before = snapshot(model)
+    try:
+        with preserving(model):
+            assert all(p.grad is None for p in model.parameters())
+            vandalise(model)
+            if failure:
+                raise failure
+    except (RuntimeError, KeyboardInterrupt):
+        pass
+    assert snapshot(model) == before
+
+
+def test_preserving_spares_a_graph_that_is_still_wanted():
+    model = nn.Linear(3, 2)
+    loss = (model(torch.randn(4, 3)) ** 2).sum()
+    with preserving(model):
+        model.weight.data.zero_()
+    loss.backward()  # a version bump would make this raise
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError, KeyboardInterrupt])
+def test_evaluating_gives_each_module_its_mode_back(failure):
+    model = network()
+    before = snapshot(model)
+    try:
+        with evaluating(model):
+            assert not any(m.training for m in model.modules())
+            if failure:
+                raise failure
+    except (RuntimeError, KeyboardInterrupt):
+        pass
+    assert snapshot(model) == before
+
+
+def test_preserving_rng_covers_all_three_generators():
+    def draw():
+        return torch.rand(1).item(), random.random(), np.random.rand()  # noqa: NPY002
+
+    with preserving_rng():
+        inside = draw()
+    assert draw() == inside

@@ -1,0 +1,15 @@
+"""Rows 23-26 of the table of traps: two gloo processes against one with the whole batch."""
+
+import pytest
+from launch import run_ranks
+
+SCENARIOS = [
+    # Attached before wrapping; to the wrapper; with unused parameters looked for; with no_sync().
+    ["ddp", "ddp-after", "ddp-unused", "ddp-accumulate", "ddp-compiled", "ddp-balance"],
+    ["fsdp", "fsdp-after"],
+]
+
+
+@pytest.mark.parametrize("scenarios", SCENARIOS, ids=["ddp", "fsdp"])
+def test_two_ranks_equal_one_process(scenarios):
+    run_ranks("ranks_probe.py", *scenarios)

@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
+
+from resonance import device_of, take
+
+X, Y = torch.arange(20.0)[:, None], torch.arange(20)
+
+
+def joined(batches):
+    return torch.cat([y for _, y in batches]).tolist()
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+class Augmented(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        noise = torch.rand(1) + float(np.random.rand())  # noqa: NPY002
+        return X[index] + noise, Y[index]
+
+
+FORMS = {
+    "tensors": (X, Y),
+    "dataset": TensorDataset(X, Y),
+    "loader": DataLoader(TensorDataset(X, Y), batch_size=3),
+    "shuffling loader": DataLoader(TensorDataset(X, Y), batch_size=3, shuffle=True),
+}
+
+
+@pytest.mark.parametrize("form", list(FORMS))
+@pytest.mark.parametrize("samples", [1, 7, 20, None])
+def test_the_same_samples_whatever_the_form_the_batch_size_and_the_global_seed(form, samples):
+    expected = joined(take((X, Y), samples, seed=3, batch_size=20))
+    assert len(expected) == (samples or 20)
+    assert len(set(expected)) == len(expected)
+    for batch_size in (1, 6, 50):
+        torch.manual_seed(batch_size)
+        batches = take(FORMS[form], samples, seed=3, batch_size=batch_size)
+        assert joined(batches) == expected
+        assert [len(x) for x, _ in batches[:-1]] == [batch_size] * (len(batches) - 1)
+        assert all(torch.equal(x[:, 0], y.float()) for x, y in batches)
+
+
+def test_seeds_differ_and_every_sample_has_its_chance():
+    draws = [joined(take((X, Y), 5, seed=seed)) for seed in range(40)]
+    assert len({tuple(draw) for draw in draws}) > 30
+    assert set().union(*draws) == set(range(20))
+
+
+def test_streams_lists_and_own_samplers_give_their_first_samples():
+    picky = DataLoader(TensorDataset(X, Y), batch_size=4, sampler=SubsetRandomSampler([3, 5, 8]))
+    assert sorted(joined(take(picky, None))) == [3, 5, 8]
+    assert joined(take(Stream(), 5, batch_size=2)) == [0, 1, 2, 3, 4]
+    assert joined(take([(X[:4], Y[:4]), (X[4:6], Y[4:6])], 5)) == [0, 1, 2, 3, 4]
+    assert joined(take(Subset(TensorDataset(X, Y), [7, 2]), None)) == [7, 2]
+
+
+def test_augmentation_is_drawn_by_the_seed_alone():
+    first, second = (take(Augmented(), 6, seed=1)[0][0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, take(Augmented(), 6, seed=2)[0][0])
+
+
+def test_no_generator_moves():
+    own = torch.Generator().manual_seed(5)
+    loader = DataLoader(
+        TensorDataset(X, Y),
+        batch_size=4,
+        sampler=SubsetRandomSampler(range(20), own),
+        generator=own,
+    )
+    before, mine = torch.get_rng_state(), own.get_state()
+    take(loader, 5)
+    take(Augmented(), 5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(own.get_state(), mine)
+
+
+def test_nested_inputs_keep_their_structure():
+    data = [({"ids": X, "mask": Y}, Y)]
+    batches = take(data, 6, batch_size=4)
+    assert [len(x["ids"]) for x, _ in batches] == [4, 2]
+    assert torch.equal(batches[0][0]["mask"], batches[0][1])
+
+
+def test_batches_go_where_the_model_is():
+    assert device_of(nn.Linear(1, 1, device="meta")).type == "meta"
+    (inputs, targets), *_ = take((X, Y), 3, model=nn.Linear(1, 1, device="meta"))
+    assert inputs.device.type == targets.device.type == "meta"
+
+
+def test_too_many_samples_are_said_and_all_are_used():
+    with pytest.warns(UserWarning, match="asked for 500, data has 20: all used"):
+        assert len(joined(take((X, Y)))) == 20
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ((X, Y[:3]), ValueError, "as many targets as inputs, got 20, 3"),
+        ((X[:0], Y[:0]), ValueError, "at least one sample"),
+        ([], ValueError, "at least one sample"),
+        (X, TypeError, "got Tensor"),
+        (iter([(X, Y)]), TypeError, "got list_iterator"),
+        ([X], TypeError, r"pairs \(inputs, targets\), got a Tensor"),
+        ([(X, Y, Y)], TypeError, "got a tuple of length 3"),
+        ([("a", "b")], TypeError, "batches of tensors, got str"),
+        ([(X, Y[:3])], ValueError, "as many targets as inputs"),
+    ],
+)
+def test_bad_data_is_refused(data, error, message):
+    with pytest.raises(error, match=message):
+        take(data, None)
+
+
+@pytest.mark.parametrize("name", ["samples", "batch_size"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_bad_counts_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}`: expected a whole number"):
+        take((X, Y), **{name: value})
