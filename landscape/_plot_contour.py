@@ -41,19 +41,19 @@ def plot_contour(
         _, ax = plt.subplots(layout="constrained")
     values = check_plane(surface, variable)
     z = finite(values)
-    low, high = limits or (float(z.min()), float(z.max()))
+    low, high = limits or ((float(z.min()), float(z.max())) if z.count() else (0.0, 1.0))
     low, high = (low, high) if low < high else (low, low + max(abs(low), 1) * 1e-6)
     if log and low <= 0:
         raise ValueError(f"`log`: expected positive values of {variable}, got {low}")
     levels = np.geomspace(low, high, 25) if log else np.linspace(low, high, 25)
     norm = LogNorm(low, high) if log else Normalize(low, high)
-    defaults: dict[str, Any] = {"levels": levels, "norm": norm, "cmap": "viridis", "extend": "both"}
+    defaults: dict[str, Any] = {"levels": levels, "norm": norm, "cmap": "viridis"}
+    defaults["extend"] = "both" if limits else "neither"
     a, b = values["alpha"].values, values["beta"].values
     if z.count():
         drawn = ax.contourf(a, b, z.T, **(defaults | style))
-        ticks = "%.3g"
         label = values.attrs.get("long_name", variable)
-        ax.figure.colorbar(drawn, ax=ax, label=label, format=ticks)
+        ax.figure.colorbar(drawn, ax=ax, label=label, format="%.3g")
     missing = np.argwhere(np.ma.getmaskarray(z))
     if len(missing):
         ax.plot(a[missing[:, 0]], b[missing[:, 1]], "x", color="0.6", ms=3, label="not finite")

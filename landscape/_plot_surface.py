@@ -45,8 +45,10 @@ def plot_surface(
     axes: Any = ax
     axes.plot_surface(a, b, z.filled(np.nan), **(defaults | style))
     axes.set_zlim(low, high if high > low else low + 1e-6)
-    axes.set_xlabel("alpha")
-    axes.set_ylabel("beta")
-    axes.set_zlabel(values.attrs.get("long_name", variable), labelpad=8)
+    axes.set_xlabel("alpha", labelpad=6)
+    axes.set_ylabel("beta", labelpad=6)
+    axes.set_zlabel(values.attrs.get("long_name", variable), labelpad=10)
+    axes.locator_params(nbins=5)
     axes.ticklabel_format(axis="z", useOffset=False)
+    axes.set_box_aspect(None, zoom=0.85)  # room for the labels, which no layout engine sees
     return ax
