@@ -2,10 +2,10 @@
 
     python examples/figure5_landscape.py [--data cifar10.npz] [--size 51] [--backbone mlp]
 
-A 51 x 51 plane around the initialisation, plain and with 1, 20 and 300 branches at each layer, along
-Gaussian directions normalised as one vector over backbone and branches, as the paper drew them;
-then over the backbone alone, where branches cannot matter. Prints the change beside the published
-one, and writes the statistics (`--output`, netCDF), a figure and a web page beside them.
+A 51 x 51 plane around the initialisation, plain and with 1, 20 and 300 branches at each layer,
+along Gaussian directions normalised as one vector over backbone and branches, as the paper drew
+them; then over the backbone alone, where branches cannot matter. Prints the change beside the
+published one, and writes the statistics (`--output`, netCDF), a figure and a page beside them.
 """
 
 import argparse

@@ -109,7 +109,16 @@ def _largest_activation(model: nn.Module, x: Any) -> int:
 
 def _draws_random_numbers(scene: Scene) -> bool:
     few = tree_map(lambda leaf: leaf[:2], scene.batches[0])
+    device = device_of(scene.model)
     with standing(replace(scene, batches=[few])) as at:
-        before = torch.get_rng_state()
+        before = _random_states(device)
         at([0.0] * len(scene.axes))
-        return not torch.equal(before, torch.get_rng_state())
+        after = _random_states(device)
+    return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state(device))
+    return states

@@ -46,9 +46,10 @@ def plot_surface(
     axes.plot_surface(a, b, z.filled(np.nan), **(defaults | style))
     axes.set_zlim(low, high if high > low else low + 1e-6)
     axes.set_xlabel("alpha", labelpad=6)
-    axes.set_ylabel("beta", labelpad=6)
-    axes.set_zlabel(values.attrs.get("long_name", variable), labelpad=10)
+    axes.set_ylabel("beta", labelpad=10)
+    axes.set_zlabel(values.attrs.get("long_name", variable), labelpad=16)
+    axes.tick_params(axis="z", pad=8)
     axes.locator_params(nbins=5)
     axes.ticklabel_format(axis="z", useOffset=False)
-    axes.set_box_aspect(None, zoom=0.85)  # room for the labels, which no layout engine sees
+    axes.set_box_aspect(None, zoom=0.8)  # room for the labels, which no layout engine sees
     return ax

@@ -1,7 +1,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -42,13 +41,13 @@ def plot_surfaces(
         figure = plt.figure(figsize=(4.2 * len(surfaces), 4.2), layout="constrained")
     axes = []
     for i, (title, surface) in enumerate(surfaces.items(), start=1):
-        ax = figure.add_subplot(1, len(surfaces), i, projection="3d")
+        ax: Any = figure.add_subplot(1, len(surfaces), i, projection="3d")
         plot_surface(surface, variable=variable, limits=(float(low), float(high)), ax=ax, **style)
         ax.set_title(title)
+        ax.set_zlabel("")  # the colour bar says it
         axes.append(ax)
     scale: Any = axes[0].collections[0]
     label = next(iter(surfaces.values()))[variable].attrs.get("long_name", variable)
-    ticks = np.linspace(float(low), float(high), 5)
-    bar = figure.colorbar(scale, ax=axes, shrink=0.6, pad=0.08, ticks=ticks, format="%.4g")
-    bar.set_label(label)
+    bar: Any = figure.colorbar(scale, ax=axes, shrink=0.6, pad=0.08, label=label)
+    bar.formatter.set_useOffset(False)
     return axes
