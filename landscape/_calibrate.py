@@ -79,6 +79,8 @@ def _with_first_layer(scene: Scene, point: list[float]) -> Scene:
     with standing(scene) as at:
         plain = at(point)[0]
     with standing(candidate) as at:
+        for own in {f"{name}.weight", f"{name}.bias"} & scene.moving.keys():
+            scene.moving[own].data.fill_(torch.nan)  # tells whether anything else reads them
         quick = at(point)[0]
     # Off where the weights are read elsewhere too, or a chaotic network magnifies round-off.
     single = next(iter(scene.moving.values())).dtype != torch.float64

@@ -87,6 +87,10 @@ def line(
     alphas = _coordinates(size, span or ((0.0, 1.0) if to is not None else (-1.0, 1.0)), to)
     if to is not None and (over, extra, normalisation, direction) != (None, None, None, "random"):
         raise ValueError("`to`: leaves no choice of direction, normalisation, over or extra")
+    if not isinstance(direction, str | Mapping):
+        raise TypeError(
+            f"`direction`: expected a name or a mapping, got {type(direction).__name__}"
+        )
     how = check_directions(direction, normalisation) if to is None else "none"
     scene = build_scene(
         model, data, loss, metrics, over, extra, samples=samples, seed=seed, bn=bn,

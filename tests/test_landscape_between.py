@@ -192,6 +192,11 @@ def test_a_bent_curve_is_lower_than_the_straight_line_and_is_the_bezier_formula(
         landscape.curve(a, b, data, {n: c for n, c in control.items() if n != "2.bias"}, samples=60)
 
 
+def test_a_line_has_one_direction():
+    with pytest.raises(TypeError, match="`direction`: expected a name or a mapping, got list"):
+        landscape.line(make(), make_data(), direction=[{}, {}], samples=24)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -356,7 +356,8 @@ def test_first_layer_linearity_is_off_where_the_weight_is_read_elsewhere():
             self.head = nn.Linear(40, 3).double()
 
         def forward(self, x):
-            return self.head(self.inner(x).relu() @ self.inner.weight)
+            # So little that the loss would not show it: nothing but the reading itself does.
+            return self.head(self.inner(x).relu() + 1e-12 * (x @ self.inner.weight))
 
     torch.manual_seed(0)
     model, (x, y) = Tied(), make_data()
@@ -365,3 +366,17 @@ def test_first_layer_linearity_is_off_where_the_weight_is_read_elsewhere():
         model, (x, y), samples=30, size=5, metrics={"m": lambda model: 0.0}
     )
     np.testing.assert_array_equal(quick["loss"], plain["loss"])
+
+
+def test_the_number_of_threads_is_chosen_and_given_back():
+    model, data = make_mlp(), make_data()
+    before = torch.get_num_threads()
+    surfaces = []
+    try:
+        for count in (2, 1):
+            torch.set_num_threads(count)
+            surfaces.append(landscape.grid(model, data, samples=30, size=11))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_allclose(surfaces[0]["loss"], surfaces[1]["loss"], rtol=1e-13)
