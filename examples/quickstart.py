@@ -101,6 +101,7 @@ def draw(result: xr.Dataset) -> plt.Figure:
         for i, values in enumerate(last.where(mask, drop=True)):
             axes[2].plot([i] * values.size, values, style, label=label if i == 0 else None)
     axes[2].set(title="branches after the last epoch", xlabel="block", ylabel="mean test loss")
+    axes[2].set_xticks(range(last.sizes["layer"]))
     axes[2].legend()
     axes[0].set_title("main loss while training")
     axes[1].set_title("accuracy on test images")

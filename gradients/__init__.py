@@ -1,3 +1,23 @@
 """Cosines, norms and inner products of several losses' gradients while training."""
 
-__all__: list[str] = []
+from gradients._compare import compare
+from gradients._initial_norm import initial_norm
+from gradients._noise import noise
+from gradients._plot_dynamics import plot_dynamics
+from gradients._plot_layers import plot_layers
+from gradients._plot_trace import plot_trace
+from gradients._regroup import regroup
+from gradients._summarise import summarise
+from gradients._trace import Trace
+
+__all__ = [
+    "Trace",
+    "compare",
+    "initial_norm",
+    "noise",
+    "plot_dynamics",
+    "plot_layers",
+    "plot_trace",
+    "regroup",
+    "summarise",
+]

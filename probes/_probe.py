@@ -1,6 +1,6 @@
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
@@ -229,9 +229,11 @@ class Probe(nn.Module):
         return "\n".join([head, *lines])
 
     def _part(self, name: str, calls: list[Tensor], y: Tensor) -> Tensor:
-        """The loss of one layer, in the branches' precision whatever autocast says."""
-        branches = self._by_layer()[name]
-        with torch.autocast(calls[0].device.type, enabled=False):
+        """The loss of one layer, where its features are, in the branches' own precision."""
+        kind = calls[0].device.type
+        branches = self._by_layer()[name].to(calls[0].device)  # the model may have moved
+        known = torch.amp.is_autocast_available(kind)
+        with torch.autocast(kind, enabled=False) if known else nullcontext():
             pieces = [branches.loss(*rows_of(y, x.to(branches.summed))) for x in calls]
             return torch.stack(pieces).sum()
 

@@ -1,3 +1,56 @@
 """The verbs of `gradients`, for the contract suite."""
 
-VERBS = {}
+import torch
+import torch.nn.functional as F
+
+import gradients
+
+
+def _losses(model, x, y):
+    logits = model(x)
+    return F.cross_entropy(logits, y), logits.square().mean(), logits.sin().mean()
+
+
+def _trace(model, data, **options):
+    """Training changes a model on purpose: what the trace adds must not stay."""
+    x, y = data
+    grads = {p: p.grad for p in model.parameters()}
+    state = torch.get_rng_state()
+    try:
+        for p in model.parameters():
+            p.grad = None
+        torch.manual_seed(0)
+        with gradients.Trace(model, 2, **options) as trace:
+            for _ in range(3):
+                trace.backward(*_losses(model, x, y)[:2])
+        return trace.to_dataset()
+    finally:
+        torch.set_rng_state(state)
+        for p, grad in grads.items():
+            p.grad = grad
+
+
+def _activation(model, data):
+    return _trace(model, data, level="activation", layers="head")
+
+
+VERBS = {
+    "gradients.Trace": _trace,
+    "gradients.Trace (activation)": _activation,
+    "gradients.compare": lambda model, data: gradients.compare(
+        model, lambda: _losses(model, *data)[:2]
+    ),
+    "gradients.compare (three)": lambda model, data: gradients.compare(
+        model, lambda: dict(zip("abc", _losses(model, *data), strict=True))
+    ),
+    "gradients.initial_norm": lambda model, data: gradients.initial_norm(
+        model, data, 100, samples=20, batch_size=8
+    ),
+    "gradients.noise": lambda model, data: gradients.noise(
+        model, data, lambda x, y: _losses(model, x, y)[:2], samples=20, batch_size=5, resamples=20
+    ),
+    "gradients.regroup": lambda model, data: gradients.regroup(
+        _trace(model, data), {"early": ["stem", "norm"], "late": ["blocks", "head"]}
+    ),
+    "gradients.summarise": lambda model, data: gradients.summarise(_trace(model, data)),
+}

@@ -536,3 +536,18 @@ def test_frozen_features_train_the_active_branch_only():
     model(x)
     with pytest.raises(RuntimeError, match="train nothing"):
         static.loss(y)
+
+
+@pytest.mark.parametrize("method", ["exact", "compressed"])
+@pytest.mark.parametrize("alpha", [1.0, probes.schedules.balance(0.5)])
+def test_branches_follow_the_model_to_another_device(method, alpha):
+    """The meta device stands for an accelerator: a tensor left behind would raise."""
+    model, x, y = make()
+    probe = probes.attach(model, LAYERS, n=3, method=method, alpha=alpha)
+    model.to("meta")
+    x, y = x.detach().to("meta"), y.to("meta")
+    main = F.cross_entropy(model(x), y)
+    loss = probe.loss(y) if alpha == 1.0 else probe.loss(y, main=main)
+    (main + loss).backward()
+    assert loss.device.type == "meta"
+    assert all(p.device.type == p.grad.device.type == "meta" for p in probe.parameters())

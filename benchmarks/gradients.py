@@ -1,0 +1,197 @@
+"""What does a gradient trace cost? Ratios to a plain training step on main + auxiliary loss.
+
+Run: python benchmarks/gradients.py [--rounds 11] [--batch 64]
+
+One thread, CPU time of the process, all ways in turn within each round; the median of the rounds'
+ratios with the quartiles. The unavoidable cost of the exact cosine is 1 + 2 f / 3, where f is the
+share of the forward pass below the deepest attachment point: there the backward pass (two thirds
+of a step) must be made once more. The naive way is one forward and backward pass for each gradient
+besides those of the step. torchjd is left out if it is not installed.
+"""
+
+# ruff: noqa: E402  (the path must be put right before anything is imported)
+import argparse
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+# This file is called like the package that it measures, and lies in the first place to look.
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "examples")
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import gradients
+import probes
+from lab import backbones
+from resonance import find_layers
+
+Losses = tuple[Tensor, Tensor]
+CASES = {
+    "ViT-6L, all blocks": ("vit6", "blocks.*"),
+    "ViT-6L, block 2": ("vit6", "blocks.2"),
+    "CNN, all convolutions": ("cnn", "features.*"),
+    "CNN, convolution 2": ("cnn", "features.2"),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print one table per case."""
+    args = parse_args(argv)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="There is a performance drop")  # torchjd's vmap
+    print(f"torch {torch.__version__}, {platform.machine()}, {args.rounds} rounds, 1 thread")
+    for title, (backbone, layers) in CASES.items():
+        torch.manual_seed(0)
+        model = getattr(backbones, backbone)(classes=100)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0  # so that all ways must find the same cosine
+        x, y = torch.randn(args.batch, 3, 32, 32), torch.randint(0, 100, (args.batch,))
+        f = depth_fraction(model, layers, x)
+        ways, cosine = make_ways(model, layers, x, y)
+        ratios = measure(ways, args.rounds)
+        bound = 1 + 2 * f / 3
+        print(f"\n{title}: f = {f:.2f}, bound 1 + 2f/3 = {bound:.2f}, goal {1.05 * bound:.2f}")
+        for name, values in ratios.items():
+            low, middle, high = np.percentile(values, [25, 50, 75])
+            agrees = f"   cosine {cosine[name]:+.5f}" if name in cosine else ""
+            print(f"  {name:<26} {middle:5.2f} x  [{low:.2f}, {high:.2f}]{agrees}")
+
+
+def make_ways(
+    model: nn.Module, layers: str, x: Tensor, y: Tensor
+) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
+    """Ways to make a training step; each notes the cosine it found."""
+    probe = probes.attach(model, layers=layers, n=20, alpha=0.1, sample=x[:2])
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD([*parameters, *probe.parameters()], lr=0.0)
+    traces = {
+        "trace": gradients.Trace(model),
+        "trace, every 10": gradients.Trace(model, every=10),
+    }
+    features = gradients.Trace(model, level="activation", layers=layers)
+    features.every = 10**9  # asleep while the others are measured
+    cosine: dict[str, float] = {}
+
+    def losses() -> Losses:
+        return F.cross_entropy(model(x), y), probe.loss(y)
+
+    def stepping(backward: Callable[[], None]) -> Callable[[], None]:
+        def step() -> None:
+            optimizer.zero_grad()
+            backward()
+            optimizer.step()
+
+        return step
+
+    def plain() -> None:
+        main, auxiliary = losses()
+        (main + auxiliary).backward()
+
+    def activation() -> None:
+        features.every, features.step = 1, 0
+        features.backward(*losses())
+        features.every, features.step = 10**9, 1
+
+    def naive() -> None:
+        found = []
+        for index in (0, 1):
+            loss = losses()[index]
+            found.append(torch.autograd.grad(loss, parameters, allow_unused=True))
+        cosine["naive, 3 passes"] = cosine_of(*found)
+        plain()
+
+    ways = {"plain step": stepping(plain)}
+    for name, trace in traces.items():
+        ways[name] = stepping(lambda trace=trace: trace.backward(*losses()))
+    ways["trace, activation level"] = stepping(activation)
+    ways["naive, 3 passes"] = stepping(naive)
+    for chunk, name in ((1, "torchjd, one by one"), (None, "torchjd, default (vmap)")):
+        if backward := torchjd_backward():
+            ways[name] = stepping(
+                lambda chunk=chunk, name=name, backward=backward: jacobian(
+                    backward, losses(), [*parameters, *probe.parameters()], chunk, cosine, name
+                )
+            )
+    stepping(lambda: traces["trace"].backward(*losses()))()
+    cosine["trace"] = traces["trace"].to_dataset()["cosine_total"].values[0]
+    return ways, cosine
+
+
+def jacobian(
+    backward: Callable[..., None],
+    losses: Losses,
+    parameters: list[nn.Parameter],
+    chunk: int | None,
+    cosine: dict[str, float],
+    name: str,
+) -> None:
+    """Have torchjd keep both gradients; their sum is what the optimizer gets."""
+    backward(list(losses), inputs=parameters, parallel_chunk_size=chunk)
+    rows = [p.jac for p in parameters]
+    cosine[name] = cosine_of(
+        *([jac[i] if jac[1 - i].any() else None for jac in rows] for i in (0, 1))
+    )
+    for p in parameters:
+        p.grad = p.jac.sum(0)
+        del p.jac
+
+
+def cosine_of(one: list[Tensor | None], other: list[Tensor | None]) -> float:
+    """Over the parameters that both losses reach, in float32 as most loops have it."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    dot = sum((a * b).sum() for a, b in pairs)
+    squares = [sum(pair[i].square().sum() for pair in pairs) for i in (0, 1)]
+    return (dot / (squares[0] * squares[1]).sqrt()).item()
+
+
+def torchjd_backward() -> Callable[..., None] | None:
+    """The peer's function, if there is one."""
+    try:
+        from torchjd.autojac import backward
+    except ImportError:
+        return None
+    return backward
+
+
+def depth_fraction(model: nn.Module, layers: str, x: Tensor) -> float:
+    """Share of the forward pass's operations up to the deepest layer."""
+    *_, deepest = find_layers(model, layers).values()
+    counter, below = FlopCounterMode(display=False), []
+    hook = deepest.register_forward_hook(lambda *_: below.append(counter.get_total_flops()))
+    with hook, counter, torch.no_grad():
+        model(x[:2])
+    return below[0] / counter.get_total_flops()
+
+
+def measure(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """CPU time of each way over that of the first, by round; the order alternates."""
+    for step in ways.values():
+        step()
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for index in range(rounds):
+        for name in list(ways)[:: 1 if index % 2 else -1]:
+            start = time.process_time()
+            ways[name]()
+            times[name].append(time.process_time() - start)
+    first = next(iter(times.values()))
+    return {name: [t / p for t, p in zip(ts, first, strict=True)] for name, ts in times.items()}
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--batch", type=int, default=64)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()

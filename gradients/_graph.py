@@ -1,0 +1,82 @@
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch._functorch import config as functorch_config
+
+from resonance import preserving_rng
+
+
+class Step(NamedTuple):
+    """One edge of an autograd graph: `node` sends its gradient number `position` to `target`."""
+
+    node: Any
+    position: int
+    target: tuple[Any, int]  # a node, and the number of its output
+
+
+def walk(loss: Tensor, stops: Collection[tuple[Any, int]] = ()) -> Iterator[Step]:
+    """Follow a loss's graph towards the leaves, each edge once, and not beyond `stops`."""
+    pending = [] if loss.grad_fn is None else [loss.grad_fn]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        for position, target in enumerate(node.next_functions):
+            if target[0] is None:
+                continue
+            yield Step(node, position, target)
+            if target[0] not in seen and target not in stops:
+                seen.add(target[0])
+                pending.append(target[0])
+
+
+def reached_leaves(loss: Tensor) -> tuple[dict[int, Tensor], bool]:
+    """Find the leaves that a loss reaches, by id, and whether a part of the graph is compiled.
+
+    Raises:
+        ValueError: If the graph runs through a reentrant checkpoint, which hides its leaves.
+    """
+    leaves: dict[int, Tensor] = {}
+    compiled = False
+    for step in walk(loss):
+        node = step.target[0]
+        kind = type(node).__name__
+        if kind == "AccumulateGrad":
+            leaves[id(node.variable)] = node.variable
+        elif kind == "CheckpointFunctionBackward":
+            raise ValueError(
+                "losses: reentrant activation checkpointing hides the gradients of single losses; "
+                "use `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`"
+            )
+        compiled |= kind.startswith("CompiledFunction")
+    return leaves, compiled
+
+
+def allow_second_pass(model: nn.Module) -> None:
+    """Have what is compiled from now on keep its buffers for more than one backward pass.
+
+    A compiled backward otherwise raises when the graph is to be retained. It is a setting of the
+    whole process, read when something is compiled; it costs memory, not results.
+    """
+    for module in model.modules():
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            functorch_config.donated_buffer = False
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Give buffers and random states back after a further backward pass.
+
+    Activation checkpointing runs parts of the forward again in each pass: batch norm would count
+    the batch once more, and dropout may draw once more.
+    """
+    # All of them: batch norm does not say, by a new version, that it has written.
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    with preserving_rng({p.device for p in model.parameters()}):
+        try:
+            yield
+        finally:
+            for buffer, copy in buffers:
+                # Through `.data`: the graph still to be differentiated sees no new version.
+                buffer.data.copy_(copy)

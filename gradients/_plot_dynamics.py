@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+if TYPE_CHECKING:  # computing needs no matplotlib
+    from matplotlib.axes import Axes
+
+
+def plot_dynamics(
+    traces: Mapping[str, xr.Dataset], *, axes: Sequence[Axes] | None = None, **style: Any
+) -> Sequence[Axes]:
+    """Draw losses and gradient norms along training, as one column of figure 7 of the paper.
+
+    Args:
+        traces: By label, such as "plain" and "asymmetric", each as made by `Trace`, with one loss
+            or two, at the parameter level.
+        axes: Two of them, for losses and norms; a new figure by default.
+        style: Passed on to `Axes.plot`.
+
+    Returns:
+        The two axes: main losses as full lines, auxiliary ones dashed; the norm of the whole
+        gradient, on a logarithmic scale.
+
+    Raises:
+        ValueError: If there is no trace, or one has no gradient norm.
+    """
+    for label, trace in traces.items():
+        if "grad_norm" not in trace or "loss_main" not in trace:
+            raise ValueError(f"`traces`: {label!r}: expected `loss_main` and `grad_norm (step)`")
+    if not traces:
+        raise ValueError("`traces`: expected at least one, got none")
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        _, axes = plt.subplots(2, sharex=True, figsize=(6, 6), layout="constrained")
+    losses, norms = axes
+    for label, trace in traces.items():
+        step = trace["step"]
+        (line,) = losses.plot(step, trace["loss_main"], label=f"{label}, main", **style)
+        same: dict[str, Any] = {"color": line.get_color()} | style
+        if "loss_aux" in trace:
+            dashed = {"label": f"{label}, auxiliary", "linestyle": "--"} | same
+            losses.plot(step, trace["loss_aux"], **dashed)
+        norms.plot(step, trace["grad_norm"], label=label, **same)
+    losses.set_ylabel("loss")
+    norms.set_ylabel("norm of the whole gradient")
+    norms.set_yscale("log")
+    norms.set_xlabel("optimizer updates")
+    for ax in (losses, norms):
+        ax.legend()
+    return [losses, norms]

@@ -1,0 +1,42 @@
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+def check_settings(every: int, level: str, layers: str | Sequence[str] | None) -> None:
+    """Raise a ValueError if the settings of a trace do not fit."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"`every`: expected a whole number of at least 1, got {every!r}")
+    if level not in ("parameter", "activation"):
+        raise ValueError(f"`level`: expected 'parameter' or 'activation', got {level!r}")
+    if (layers is None) != (level == "parameter"):
+        wanted = "names of layers" if layers is None else "None; `regroup` chooses afterwards"
+        raise ValueError(f"`layers`: expected {wanted} with level={level!r}, got {layers!r}")
+
+
+def check_losses(losses: Sequence[Tensor], names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Raise a ValueError unless the losses are scalars and as many as their names."""
+    names = names or default_names(len(losses))
+    if not losses or len(losses) != len(names):
+        expected = f"{len(names)} ({', '.join(names)})" if losses else "at least one"
+        raise ValueError(f"losses: expected {expected}, got {len(losses)}")
+    for name, loss in zip(names, losses, strict=True):
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"losses: {name!r}: expected a scalar tensor, got {got}")
+    return names
+
+
+def check_names(objectives: Sequence[str]) -> tuple[str, ...]:
+    """Raise a ValueError unless the names of the losses differ."""
+    names = tuple(objectives)
+    if isinstance(objectives, str) or not names or len(set(names)) < len(names):
+        raise ValueError(f"`objectives`: expected different names, got {objectives!r}")
+    return names
+
+
+def default_names(count: int) -> tuple[str, ...]:
+    """Name losses of which nothing is known but their order."""
+    if count <= 2:
+        return ("main", "auxiliary")[:count]
+    return ("main", *(f"auxiliary {i}" for i in range(1, count)))

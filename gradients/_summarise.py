@@ -1,0 +1,71 @@
+import xarray as xr
+
+_KEPT = ("toolkit_version", "torch_version", "model", "n_parameters")
+
+
+def summarise(
+    trace: xr.Dataset, variable: str = "cosine_total", *, margin: float = 0.1, share: float = 2 / 3
+) -> xr.Dataset:
+    """Sum up how two gradients agreed over training, as table 5 of the asymmetric-training paper.
+
+    The verdict is "synergy" if the mean cosine is at least `margin` and at least `share` of the
+    steps have a positive one; "conflict" if the mean is at most `-margin` and at least `share` have
+    a negative one; "incoherent" otherwise; "undefined" if no step has a cosine. The paper names
+    no rule; this one agrees with its three verdicts on its published means.
+
+    Args:
+        trace: With a dimension `step`, as made by `Trace`.
+        variable: What to sum up: "cosine_total", or "cosine" for a row per layer.
+        margin: Smallest mean cosine, in absolute value, that is not incoherent.
+        share: Smallest share of steps that must agree with the mean in sign.
+
+    Returns:
+        Dataset with `final`, `mean`, `min`, `max`: of the cosine; `conflict_share`: of the steps
+        with a negative one; `n_steps`: those with a cosine at all; `verdict`; over whatever
+        dimensions are left. The rule is in the attributes.
+
+    Raises:
+        ValueError: If the trace has no such variable, or no step.
+
+    Example:
+        >>> values = ("step", [0.1, -0.1, 0.3, 0.5])
+        >>> trace = xr.Dataset({"cosine_total": values}, {"step": range(4)})
+        >>> found = summarise(trace)
+        >>> found["mean"].round(3).item(), found["conflict_share"].item(), found["verdict"].item()
+        (0.2, 0.25, 'synergy')
+    """
+    if variable not in trace or "step" not in trace[variable].dims or not trace.sizes["step"]:
+        raise ValueError(
+            f"`trace`: expected {variable!r} over at least one `step`, got "
+            f"{', '.join(map(str, trace.data_vars)) or 'nothing'} with sizes {dict(trace.sizes)}"
+        )
+    cosine = trace[variable]
+    known = cosine.notnull()
+    n_steps = known.sum("step")
+    conflict = (cosine < 0).where(known).mean("step")
+    positive = (cosine > 0).where(known).mean("step")
+    mean = cosine.mean("step")
+    verdict = xr.where(
+        (mean >= margin) & (positive >= share),
+        "synergy",
+        xr.where((mean <= -margin) & (conflict >= share), "conflict", "incoherent"),
+    )
+    verdict = xr.where(n_steps > 0, verdict, "undefined").astype(object)
+    parts = {
+        "final": (cosine.isel(step=-1, drop=True), "last cosine"),
+        "mean": (mean, "mean cosine"),
+        "min": (cosine.min("step"), "smallest cosine"),
+        "max": (cosine.max("step"), "largest cosine"),
+        "conflict_share": (conflict, "share of steps with a negative cosine"),
+        "n_steps": (n_steps, "steps with a cosine"),
+        "verdict": (verdict, "interaction of the gradients"),
+    }
+    rule = (
+        f"synergy: mean >= {margin:g} and at least {share:.3g} of the steps positive; "
+        f"conflict: mean <= -{margin:g} and at least {share:.3g} negative; else incoherent"
+    )
+    named = {
+        name: part.drop_attrs().assign_attrs(long_name=text) for name, (part, text) in parts.items()
+    }
+    kept = {key: trace.attrs[key] for key in _KEPT if key in trace.attrs}
+    return xr.Dataset(named, attrs=kept | {"made_by": "gradients.summarise", "rule": rule})

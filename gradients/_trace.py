@@ -1,0 +1,230 @@
+import weakref
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any, Literal, Self
+
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from gradients._dataset import make_dataset
+from gradients._feature_recorder import FeatureRecorder
+from gradients._graph import allow_second_pass
+from gradients._measurement import Measurement, Recorder
+from gradients._parameter_recorder import ParameterRecorder
+from gradients._processes import find_group, mean_over
+from gradients._row import Row, make_row
+from gradients._settings import check_losses, check_names, check_settings, default_names
+from gradients._shard_recorder import ShardRecorder, is_sharded
+from resonance import provenance
+
+Level = Literal["parameter", "activation"]
+_KEPT_ON_DEVICE = 32  # updates: reading a number makes an accelerator wait
+
+
+class Trace:
+    """Records, while a model trains, how the gradients of its losses agree.
+
+    `trace.backward(main, auxiliary)` stands where `(main + auxiliary).backward()` stood. What
+    lands in `.grad` is the same, bit for bit. On the steps that are sampled, the gradient of the
+    auxiliary loss costs one more backward pass, from the deepest layer that it is attached to
+    down: `1 + 2 f / 3` training steps, if that is at the fraction f of the depth.
+
+    Backward hooks of the user's own on modules or activations see that pass too.
+
+    With `level="activation"` the gradients are those at the outputs of `layers`, the attachment
+    points, at next to no cost: "auxiliary" is what enters there through the layer's own branches,
+    "main" all that arrives from above (at the deepest point: the main loss's gradient alone).
+
+    Args:
+        model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
+        every: Sample every so many optimizer updates; the others cost nothing.
+        level: Gradients with respect to "parameter" or "activation".
+        layers: Names or patterns of layers, for the activation level.
+        objectives: Names of the losses, in the order of `backward`; by default "main" and
+            "auxiliary", numbered if there are several.
+        scaler: A `torch.amp.GradScaler`: `backward` scales by it, and what is recorded is unscaled.
+        separate: Differentiate the first loss by itself too, at the cost of one more pass,
+            instead of taking the others away from the total. By default only where parameters
+            are in half precision. Worth it under autocast if the auxiliary gradient is more than
+            some 30 times larger than the main one, since rounding is in proportion to the larger.
+        group: Processes to average gradients over: "auto" for those of the wrapper, a
+            `ProcessGroup`, or None for this process alone.
+
+    Attributes:
+        step: Optimizer updates made so far; set it when training resumes.
+
+    Raises:
+        ValueError: If an argument does not fit, or the processes that share the model are unknown.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> trace = Trace(model)
+        >>> out = model(torch.ones(1, 1)).sum()
+        >>> trace.backward(3 * out, -2 * out)  # opposed: 3 and -2
+        >>> model.weight.grad.item()
+        1.0
+        >>> trace.to_dataset()["cosine_total"].item()
+        -1.0
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        every: int = 1,
+        *,
+        level: Level = "parameter",
+        layers: str | Sequence[str] | None = None,
+        objectives: Sequence[str] | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        separate: bool | None = None,
+        group: Any = "auto",
+    ) -> None:
+        check_settings(every, level, layers)
+        self.model, self.every, self.level, self.scaler = model, every, level, scaler
+        self.objectives = None if objectives is None else check_names(objectives)
+        self.step = 0
+        self.group = group
+        self._recorder = self._make_recorder(layers, separate)
+        self._losses: Tensor | None = None
+        self._scale = torch.ones((), dtype=torch.float64)
+        self._pending: list[tuple[int, Tensor, Tensor, Measurement]] = []
+        self._rows: list[Row] = []
+        allow_second_pass(model)
+
+    def backward(self, *losses: Tensor, update: bool = True) -> None:
+        """Backpropagate the sum of the losses, and record on the steps that are sampled.
+
+        Args:
+            losses: Scalars of one forward pass: the main loss, then the auxiliary ones. One loss
+                alone is recorded too, with its gradient norms.
+            update: Whether an optimizer update follows. With gradient accumulation, pass False for
+                all micro-batches but the last: their gradients are added up before they are
+                compared, as the optimizer sees them.
+
+        Raises:
+            ValueError: If the losses are not scalars, not as many as before, or not separable.
+        """
+        self.objectives = check_losses(losses, self.objectives)
+        total = reduce(add, losses)
+        try:
+            if self._sampled():
+                one = torch.ones_like(total.detach())
+                seed = one if self.scaler is None else self.scaler.scale(one)
+                self._arm(losses, seed, whole_update=update)
+            (total if self.scaler is None else self.scaler.scale(total)).backward()
+            self._recorder.disarm()
+        except BaseException:
+            self._forget()
+            raise
+        if update:
+            self.advance()
+
+    def join(self, *losses: Tensor) -> Tensor:
+        """Give the sum of the losses, for a framework that calls `backward` itself.
+
+        Recording happens inside that call, whatever divides or scales the sum before it. Once per
+        optimizer update, after its last backward pass, `advance` must follow.
+
+        Raises:
+            ValueError: As `backward`; and for a `fully_shard` model.
+        """
+        self.objectives = check_losses(losses, self.objectives)
+        if isinstance(self._recorder, ShardRecorder):
+            raise ValueError("`model`: a `fully_shard` model needs `backward` instead of `join`")
+        total = reduce(add, losses)
+        if self._sampled() and total.requires_grad:
+            total.register_hook(lambda seed: self._arm(losses, seed, whole_update=False))
+        if isinstance(self._recorder, FeatureRecorder):
+            self._recorder.pause()
+        return total
+
+    def advance(self) -> None:
+        """Close the record of an update: all its backward passes have been made."""
+        if self._losses is not None:
+            try:
+                measured = self._recorder.measure()
+                if self._recorder.group is not None:
+                    (self._losses,) = mean_over(self._recorder.group, [self._losses])
+                self._pending.append((self.step, self._losses, self._scale, measured))
+            finally:
+                self._forget()
+            if len(self._pending) >= _KEPT_ON_DEVICE:
+                self._flush()
+        self.step += 1
+
+    def to_dataset(self) -> xr.Dataset:
+        """What was recorded so far.
+
+        Returns:
+            Dataset with `dot`, `norm_main`, `norm_aux`, `cosine (step, layer)`: inner product,
+            norms and cosine of the two gradients over the parameters of the layer that both
+            losses reach, NaN if there are none or the gradient overflowed; `cosine_total`,
+            `conflict_fraction (step)`: over all layers, and the share of layers with a negative
+            cosine; `loss_main`, `loss_aux (step)`; `grad_norm (step)`: of the sum of the losses,
+            over all parameters. With more than two losses: `inner_product`, `norm`, `cosine (step,
+            layer, objective, other_objective)`, where `norm` is that of the objective over the
+            parameters that the other reaches too, and `loss (step, objective)`. Inner products
+            and squared norms add up over layers: see `regroup`.
+        """
+        self._flush()
+        settings = {"every": self.every, "level": self.level}
+        return make_dataset(
+            self._rows,
+            self._recorder.layers,
+            self._recorder.sizes,
+            self.objectives or default_names(2),
+            provenance("gradients.Trace", self.model, **settings),
+        )
+
+    def close(self) -> None:
+        """Take the hooks of the activation level off the model; what was recorded stays."""
+        self._recorder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _make_recorder(self, layers: str | Sequence[str] | None, separate: bool | None) -> Recorder:
+        if layers is not None:
+            sampled = weakref.WeakMethod(self._sampled)  # the hooks must not keep the trace alive
+            recorder = FeatureRecorder(self.model, layers, lambda: bool((sampled() or bool)()))
+            weakref.finalize(self, recorder.hooks.close)
+            if is_sharded(self.model):
+                recorder.group = ShardRecorder(self.model).group
+            return recorder
+        if is_sharded(self.model):
+            return ShardRecorder(self.model)
+        return ParameterRecorder(self.model, separate)
+
+    def _settle_group(self) -> None:
+        # Not before the first backward pass: processes are often started after the trace is made.
+        if self._recorder.group is None:
+            if is_sharded(self.model):
+                raise ValueError("`model`: sharded since; expected `fully_shard` before the trace")
+            self._recorder.group = find_group(self.model, self.group)
+
+    def _sampled(self) -> bool:
+        return self.step % self.every == 0
+
+    def _arm(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
+        self._settle_group()
+        self._recorder.arm(losses, seed, whole_update=whole_update)
+        values = torch.stack([loss.detach().double().reshape(()) for loss in losses])
+        one = torch.ones((), device=values.device)
+        self._scale = (one if self.scaler is None else self.scaler.scale(one)).double()
+        weighted = values * (seed.double().reshape(()) / self._scale)
+        self._losses = weighted if self._losses is None else self._losses + weighted
+
+    def _forget(self) -> None:
+        self._recorder.reset()
+        self._losses = None
+
+    def _flush(self) -> None:
+        owners, layers = self._recorder.owners, len(self._recorder.layers)
+        for step, losses, scale, measured in self._pending:
+            self._rows.append(make_row(step, losses, scale, measured, owners, layers))
+        self._pending.clear()

@@ -1,0 +1,29 @@
+"""A trace inside a loop written with Hugging Face's Accelerate."""
+
+from typing import Any
+
+from torch import Tensor
+
+from gradients._trace import Trace
+
+
+def backward(accelerator: Any, trace: Trace, *losses: Tensor) -> None:
+    """Stand where `accelerator.backward(main + auxiliary)` stood.
+
+    Gradient accumulation (inside `accelerator.accumulate`) and mixed precision are followed.
+
+    Args:
+        accelerator: An `accelerate.Accelerator`.
+        trace: Of the model that `accelerator.prepare` gave.
+        losses: As for `Trace.backward`.
+
+    Raises:
+        ValueError: If the accelerator does not leave `backward` to torch (DeepSpeed, Megatron).
+    """
+    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    if kind in ("DEEPSPEED", "MEGATRON_LM"):
+        raise ValueError(f"`accelerator`: expected one that trains with torch alone, got {kind}")
+    trace.scaler = accelerator.scaler
+    # As `Accelerator.backward` divides: the gradients come out the same, bit for bit.
+    parts = [loss / accelerator.gradient_accumulation_steps for loss in losses]
+    trace.backward(*parts, update=accelerator.sync_gradients)

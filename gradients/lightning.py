@@ -1,0 +1,41 @@
+"""A trace inside Lightning's `Trainer`; needs lightning."""
+
+import torch.distributed as dist
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
+
+from gradients._trace import Trace
+
+
+class TraceCallback(Callback):
+    """Closes a trace's record at each optimizer update of a Lightning `Trainer`.
+
+    The losses are joined in `training_step`, and Lightning calls `backward` as ever:
+
+        def training_step(self, batch, index):
+            ...
+            return self.trace.join(main, auxiliary)
+
+        trainer = Trainer(callbacks=[TraceCallback(module.trace)])
+
+    Args:
+        trace: Of the module that is trained, or of a part of it. Gradient accumulation, mixed
+            precision and data parallel training are followed; `fully_shard` needs `Trace.backward`.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take over what Lightning has set up."""
+        self.trace.step = trainer.global_step
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.trace.scaler = scaler or self.trace.scaler
+        if self.trace.group == "auto" and trainer.world_size > 1:
+            self.trace.group = dist.group.WORLD
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """All backward passes of an update have been made."""
+        self.trace.advance()

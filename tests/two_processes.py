@@ -1,0 +1,103 @@
+"""Run by `test_trace_distributed.py`, once in each of two gloo processes."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from small_network import make_batch, make_network, two_losses
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from gradients import Trace
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    results = {}
+    for kind in sys.argv[2].split(","):
+        found, state = train(kind, rank, traced=True)
+        _, plain = train(kind, rank, traced=False)
+        same = [torch.equal(value, plain[name]) for name, value in state.items()]
+        results[kind] = {"trace": found.to_dict(), "bitwise": all(same)}
+    results["refused"] = refusals()
+    torch.save(results, f"{sys.argv[1]}.{rank}")
+    dist.destroy_process_group()
+
+
+def make_model(kind: str) -> nn.Module:
+    model = make_network(dropout=0.0)
+    model.eval()  # batch statistics of a half are not those of the whole
+    if kind.startswith("ddp"):
+        return DistributedDataParallel(model)
+    for block in (model.stem, model.late, model):
+        fully_shard(block)
+    return model
+
+
+def train(kind: str, rank: int, *, traced: bool):
+    model = make_model(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    options = {"level": "activation", "layers": "drop"} if "activation" in kind else {}
+    trace = Trace(model, **options)
+    pieces = 2 if "accumulated" in kind else 1
+    for step in range(2):
+        x, y = (part.chunk(2)[rank] for part in make_batch(seed=step))
+        optimizer.zero_grad()
+        for index, (a, b) in enumerate(zip(x.chunk(pieces), y.chunk(pieces), strict=True)):
+            last = index == pieces - 1
+            if kind == "ddp accumulated":
+                model.require_backward_grad_sync = last
+            losses = [loss / pieces for loss in two_losses(model, a, b)]
+            trace.backward(*losses, update=last) if traced else sum(losses).backward()
+        optimizer.step()
+    state = {name: full(p).clone() for name, p in model.named_parameters()}
+    return trace.to_dataset(), state
+
+
+def full(parameter: torch.Tensor) -> torch.Tensor:
+    whole = getattr(parameter, "full_tensor", None)
+    return (whole() if whole is not None else parameter).detach()
+
+
+def refusals() -> list[str]:
+    texts = []
+    for attempt in (one_of_two, join_shards, unsynchronised, sharded_late):
+        try:
+            attempt()
+        except ValueError as error:
+            texts.append(str(error))
+    return texts
+
+
+def one_of_two() -> None:
+    model = make_network()
+    Trace(model).backward(*two_losses(model, *make_batch()))
+
+
+def sharded_late() -> None:
+    model = make_network()
+    trace = Trace(model)
+    fully_shard(model)
+    trace.backward(*two_losses(model, *make_batch()))
+
+
+def join_shards() -> None:
+    model = make_model("fsdp")
+    trace = Trace(model)
+    trace.join(*two_losses(model, *make_batch()))
+
+
+def unsynchronised() -> None:
+    model = make_model("fsdp")
+    model.set_requires_gradient_sync(False)
+    trace = Trace(model)
+    trace.backward(*two_losses(model, *make_batch()))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    main()
