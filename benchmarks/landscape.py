@@ -5,6 +5,7 @@ process on one thread, so that other work on the machine matters little.
 """
 
 import argparse
+import contextlib
 import copy
 import platform
 import statistics
@@ -113,20 +114,21 @@ def curvature() -> None:
     print("\ncurvature")
     x, y = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))
     model = _narrow_mlp().eval()
-    forward = _cpu_time(lambda: _forward(model, (x, y)), repeats=50)
     about = curvature_of(
         model, (x, y), None, "hessian", None, samples=500, seed=0, memory=2**31, batch_size=None
     )
-    with multiplying(about) as product:
-        vector = torch.randn_like(start_vector(about))
-        ours = _cpu_time(lambda: product(vector), repeats=20)
-    print(f"  product, MLP 218k: ours {ours / forward:.2f} forward passes", end="")
+    vector = torch.randn_like(start_vector(about))
+    ways: dict[str, Callable[[], object]] = {"forward": lambda: _forward(model, (x, y))}
     for peer, product_of in (("pyhessian", _pyhessian), ("curvlinops", _curvlinops)):
-        try:
-            theirs = product_of(copy.deepcopy(model), (x, y))
-        except ImportError:
-            continue
-        print(f", {peer} {_cpu_time(theirs, repeats=10) / forward:.2f}", end="")
+        with contextlib.suppress(ImportError):
+            ways[peer] = product_of(copy.deepcopy(model), (x, y))
+    with multiplying(about) as product:
+        ways["ours"] = lambda: product(vector)
+        times = [{name: _cpu_time(way) for name, way in ways.items()} for _ in range(40)][5:]
+    print("  product, MLP 218k, in forward passes:", end="")
+    for name in [name for name in ways if name != "forward"]:
+        ratio = statistics.median(round[name] / round["forward"] for round in times)
+        print(f" {name} {ratio:.2f}", end="")
     images = digits()
     model = mlp(10, inputs=64)
     _train(model, images.x_train, images.y_train)

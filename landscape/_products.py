@@ -50,11 +50,11 @@ def multiplying(about: Curvature) -> Iterator[Product]:
         def product(vector: Tensor) -> Tensor:
             pieces = vector.to(params[0].dtype).split(sizes)
             shaped = [v.view_as(p) for v, p in zip(pieces, params, strict=True)]
-            total = torch.zeros_like(vector)
+            total: list[Tensor] = []
             for multiply in kept if kept is not None else _graphs(about, params):
                 result = multiply(shaped)
-                total += torch.cat([r.reshape(-1) for r in result]).to(vector.dtype)
-            return total
+                total = [a + b for a, b in zip(total, result, strict=True)] if total else result
+            return torch.cat([piece.reshape(-1) for piece in total]).to(vector.dtype)
 
         yield product
 
