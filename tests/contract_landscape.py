@@ -1,3 +1,69 @@
 """The verbs of `landscape`, for the contract suite."""
 
-VERBS = {}
+import copy
+
+import torch
+
+import landscape
+
+
+def another(model):
+    """The state of a model with other weights."""
+    moved = copy.deepcopy(model.state_dict())
+    generator = torch.Generator().manual_seed(0)
+    for tensor in moved.values():
+        if tensor.is_floating_point():
+            tensor.mul_(1 + 0.1 * torch.rand(tensor.shape, generator=generator))
+    return moved
+
+
+def path(model):
+    """Three checkpoints that are not on one line."""
+    far = {name: 1.1 * t if t.dim() > 1 else t for name, t in model.state_dict().items()}
+    return [another(model), far, copy.deepcopy(model.state_dict())]
+
+
+VERBS = {
+    "landscape.grid gradient": lambda model, data: landscape.grid(
+        model, data, samples=12, size=3, directions="gradient"
+    ),
+    "landscape.grid hessian": lambda model, data: landscape.grid(
+        model, data, samples=12, size=3, directions="hessian"
+    ),
+    "landscape.curvature": lambda model, data: landscape.curvature(
+        model, data, samples=12, k=2, trace_probes=3, density_runs=1, density_steps=5
+    ),
+    "landscape.curvature gauss-newton": lambda model, data: landscape.curvature(
+        model, data, samples=12, k=2, trace_probes=3, density_runs=0, matrix="gauss-newton"
+    ),
+    "landscape.curvature_map": lambda model, data: landscape.curvature_map(
+        model, data, samples=12, size=2, max_products=5
+    ),
+    "landscape.grid": lambda model, data: landscape.grid(model, data, samples=12, size=5),
+    "landscape.grid recompute": lambda model, data: landscape.grid(
+        model, data, samples=12, size=3, bn="recompute"
+    ),
+    "landscape.smoothness": lambda model, data: landscape.smoothness(
+        landscape.grid(model, data, samples=12, size=3)
+    ),
+    "landscape.dilution": lambda model, data: landscape.dilution(
+        model, data, {"branch": model.head.weight.detach().clone()}, samples=12, size=3
+    ),
+    "landscape.line": lambda model, data: landscape.line(
+        model, data, to=another(model), samples=12, size=3
+    ),
+    "landscape.plane": lambda model, data: landscape.plane(
+        [model, *path(model)[:2]], data, samples=12, size=3
+    ),
+    "landscape.trajectory": lambda model, data: landscape.trajectory(
+        model, path(model), data, samples=12, size=3
+    ),
+    "landscape.curve": lambda model, data: landscape.curve(
+        model,
+        another(model),
+        data,
+        landscape.bend(model, another(model), data, steps=3, samples=12, batch_size=6),
+        samples=12,
+        size=3,
+    ),
+}

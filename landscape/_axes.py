@@ -1,0 +1,79 @@
+"""The axes of a surface: from a name or given tensors to two normalised directions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from landscape._directions import (
+    NORMALISATIONS,
+    given_direction,
+    norm,
+    normalise,
+    orthogonalise,
+    random_direction,
+)
+from landscape._eigenvectors import top_vectors
+from landscape._moving import Extra, Params, owners
+from landscape._point import Scene
+from landscape._products import Curvature, gradient
+
+Directions = str | Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]
+_MEMORY = 2**31  # bytes of retained graphs
+KINDS = ("random", "gradient", "hessian")
+
+
+def check_directions(directions: Directions, normalisation: str | None) -> str:
+    """Refuse what cannot be directions, and settle the normalisation.
+
+    Returns:
+        The normalisation: as asked for; else `filter` for random directions, `none` for given ones
+        and `unit` for the gradient and eigenvectors, whose proportions mean something.
+    """
+    if normalisation is not None and normalisation not in NORMALISATIONS:
+        known = " | ".join(NORMALISATIONS)
+        raise ValueError(f"`normalisation`: expected {known}, got {normalisation!r}")
+    if isinstance(directions, str):
+        if directions not in KINDS:
+            raise ValueError(
+                f"`directions`: expected {' | '.join(KINDS)} or tensors by name, got {directions!r}"
+            )
+        return normalisation or ("filter" if directions == "random" else "unit")
+    given = [directions] if isinstance(directions, Mapping) else list(directions)
+    if len(given) not in (1, 2) or not all(isinstance(d, Mapping) for d in given):
+        kinds = ", ".join(type(d).__name__ for d in given)
+        raise ValueError(
+            "`directions`: expected one or two mappings of tensors by parameter name, "
+            f"got [{kinds}]"
+        )
+    return normalisation or "none"
+
+
+def with_axes(
+    scene: Scene, directions: Directions, how: str, extra: Extra | None, *, count: int = 2
+) -> Scene:
+    """Add one or two directions to a scene."""
+    moving, seed = scene.moving, scene.seed
+    axes: list[Params] = []
+    if directions in ("gradient", "hessian"):
+        about = Curvature(
+            scene.model, moving, scene.batches, scene.objective, "hessian", scene.n_samples, _MEMORY
+        )
+        axes = (
+            [gradient(about)] if directions == "gradient" else top_vectors(about, count, seed=seed)
+        )
+    if not isinstance(directions, str):
+        given = [directions] if isinstance(directions, Mapping) else directions
+        axes = [given_direction(d, moving) for d in given]
+    if len(axes) < count:
+        axes += [random_direction(moving, seed, axis) for axis in range(len(axes), count)]
+        if count == 2:
+            orthogonalise(axes)  # what is drawn here to what was given; given ones stay as they are
+    held = owners(scene.model, extra)
+    for axis, direction in enumerate(axes):
+        normalise(direction, moving, held, how)
+        if not norm(direction):
+            raise ValueError(
+                f"`directions`: number {axis} is zero after normalisation {how!r}: nothing moves"
+            )
+    return replace(scene, axes=tuple(axes))

@@ -1,0 +1,42 @@
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+
+def plot_line(
+    line: xr.Dataset, *, variable: str = "loss", ax: Axes | None = None, **style: Any
+) -> Axes:
+    """Draw a line or a curve, with a band of one standard error where the loss has one.
+
+    Args:
+        line: A result of `line` or `curve`.
+        variable: What to draw.
+        ax: Where to draw; a new figure by default.
+        style: Passed on to `Axes.plot`.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If `line` has no such variable over `alpha` alone.
+    """
+    if variable not in line or line[variable].dims != ("alpha",):
+        raise ValueError(f"`line`: expected {variable!r} over alpha alone")
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        _, ax = plt.subplots(layout="constrained")
+    alpha, values = line["alpha"].values, line[variable].values
+    values = np.where(np.isfinite(values), values, np.nan)
+    (drawn,) = ax.plot(alpha, values, **style)
+    if variable == "loss" and "loss_se" in line and line["loss_se"].notnull().any():
+        error = line["loss_se"].values
+        color = drawn.get_color()
+        ax.fill_between(alpha, values - error, values + error, color=color, alpha=0.2, linewidth=0)
+    ax.set_xlabel(line["alpha"].attrs.get("long_name", "alpha"))
+    ax.set_ylabel(line[variable].attrs.get("long_name", variable))
+    if style.get("label"):
+        ax.legend()
+    return ax

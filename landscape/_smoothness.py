@@ -1,0 +1,155 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from resonance import provenance
+
+Array = NDArray[np.float64]
+_RESOLVED = 0.5  # slopes of neighbouring steps that agree less than this are not resolved
+
+
+def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)) -> xr.Dataset:
+    """Describe how rough a loss surface is, in the statistics of tables 7 and 8 and more.
+
+    Args:
+        surface: A result of `grid`, with `loss (..., alpha, beta)`; further dimensions are kept.
+        radii: Distances from (0, 0) for `sharpness`.
+
+    Returns:
+        Dataset over the further dimensions of `surface`, in nats if the loss is in nats:
+        `std` and `range` of the loss; `mean_grad`, the mean length of the finite-difference
+        gradient, and `mean_grad_per_step`, the same with one grid step as the unit of length (the
+        papers' numbers only fit this one); `total_variation`, the integral of `|dL/dalpha| +
+        |dL/dbeta|`; `curvature_min`, `curvature_max`, the extreme eigenvalues of the in-plane
+        Hessian, and `convex_share`, where both are at least 0; `sharpness (..., radius)`, the
+        largest rise above (0, 0) within a radius (NaN if (0, 0) is no point); `slope_correlation`
+        between neighbouring steps, near 1 for a surface that the grid resolves, about 0 or less
+        for noise (NaN on a flat surface); `under_resolved`, 1 if that is below 0.5; and
+        `n_non_finite`, points left out of everything else.
+
+    Raises:
+        ValueError: If `surface` has no `loss` over `alpha` and `beta` of 3 x 3 points or more.
+
+    Example:
+        >>> axis = np.linspace(-1, 1, 5)
+        >>> bowl = xr.Dataset({"loss": (("alpha", "beta"), axis[:, None] ** 2 + 0 * axis)},
+        ...                   coords={"alpha": axis, "beta": axis})
+        >>> found = smoothness(bowl, radii=[1.0])
+        >>> [round(found[name].item(), 6) for name in ("range", "curvature_max", "sharpness")]
+        [1.0, 2.0, 1.0]
+    """
+    plane = ("alpha", "beta")
+    if "loss" not in surface or not set(plane) <= set(surface["loss"].dims):
+        raise ValueError("`surface`: expected a variable `loss` over `alpha` and `beta`")
+    if min(surface.sizes[d] for d in plane) < 3:
+        raise ValueError(f"`surface`: expected 3 x 3 points or more, got {dict(surface.sizes)}")
+    loss = surface["loss"].transpose(..., *plane)
+    others = loss.dims[:-2]
+    a, b = (surface[d].values for d in plane)
+    z = np.where(np.isfinite(loss.values), loss.values, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        numbers = _spread_and_slopes(z, a, b) | _curvature(z, a, b) | _resolution(z)
+    numbers["n_non_finite"] = ("points without a finite loss", np.isnan(z).sum((-2, -1)))
+    variables: dict[str, Any] = {
+        name: (others, np.asarray(value, dtype=float), {"long_name": long_name})
+        for name, (long_name, value) in numbers.items()
+    }
+    sharp = np.stack([_sharpness(z, a, b, radius) for radius in radii], axis=-1)
+    note = {"long_name": "largest rise of the loss within the radius"}
+    variables["sharpness"] = ((*others, "radius"), sharp, note)
+    kept = {str(n): c for n, c in surface.coords.items() if not set(c.dims) & set(plane)}
+    distance = {"long_name": "distance from (0, 0)"}
+    return xr.Dataset(
+        variables,
+        coords=kept | {"radius": ("radius", np.asarray(radii, dtype=float), distance)},
+        attrs=surface.attrs | provenance("landscape.smoothness"),
+    )
+
+
+def _spread_and_slopes(z: Array, a: Array, b: Array) -> dict[str, tuple[str, Array]]:
+    slopes = np.hypot(*np.gradient(z, a, b, axis=(-2, -1)))
+    steps = np.hypot(*np.gradient(z, axis=(-2, -1)))
+    along_a = np.abs(np.diff(z, axis=-2)) * _widths(b)
+    along_b = np.abs(np.diff(z, axis=-1)) * _widths(a)[:, None]
+    variation = np.nansum(along_a, (-2, -1)) + np.nansum(along_b, (-2, -1))
+    low, high = _extremes(z)
+    return {
+        "std": ("standard deviation of the loss", _over_plane(np.nanstd, z)),
+        "range": ("largest minus smallest loss", high - low),
+        "mean_grad": ("mean gradient length per unit of distance", _over_plane(np.nanmean, slopes)),
+        "mean_grad_per_step": (
+            "mean gradient length per grid step",
+            _over_plane(np.nanmean, steps),
+        ),
+        "total_variation": ("total variation of the loss", variation),
+    }
+
+
+def _curvature(z: Array, a: Array, b: Array) -> dict[str, tuple[str, Array]]:
+    """Eigenvalues of the 2 x 2 Hessian from central differences, at inner points."""
+    first, second = np.diff(a).mean(), np.diff(b).mean()
+    inner = z[..., 1:-1, 1:-1]
+    aa = (z[..., 2:, 1:-1] - 2 * inner + z[..., :-2, 1:-1]) / first**2
+    bb = (z[..., 1:-1, 2:] - 2 * inner + z[..., 1:-1, :-2]) / second**2
+    crossed = z[..., 2:, 2:] - z[..., 2:, :-2] - z[..., :-2, 2:] + z[..., :-2, :-2]
+    ab = crossed / (4 * first * second)
+    middle, radius = (aa + bb) / 2, np.hypot((aa - bb) / 2, ab)
+    lowest, highest = _extremes(middle - radius)[0], _extremes(middle + radius)[1]
+    convex = np.where(np.isnan(middle), np.nan, middle - radius >= 0)
+    return {
+        "curvature_min": ("smallest eigenvalue of the in-plane Hessian", lowest),
+        "curvature_max": ("largest eigenvalue of the in-plane Hessian", highest),
+        "convex_share": (
+            "share of points where the plane is convex",
+            _over_plane(np.nanmean, convex),
+        ),
+    }
+
+
+def _resolution(z: Array) -> dict[str, tuple[str, Array]]:
+    together, squares = np.zeros(z.shape[:-2]), np.zeros((2, *z.shape[:-2]))
+    for axis in (-2, -1):
+        slopes = np.moveaxis(np.diff(z, axis=axis), axis, -1)
+        one, two = slopes[..., :-1], slopes[..., 1:]
+        known = np.isfinite(one + two)
+        one, two = np.where(known, one, 0), np.where(known, two, 0)
+        together += (one * two).sum((-2, -1))
+        squares += (one**2).sum((-2, -1)), (two**2).sum((-2, -1))
+    correlation = together / np.sqrt(squares.prod(0))
+    flag = np.where(np.isnan(correlation), np.nan, correlation < _RESOLVED)
+    return {
+        "slope_correlation": ("correlation of neighbouring slopes", correlation),
+        "under_resolved": ("1 if the grid is too coarse for the surface", flag),
+    }
+
+
+def _sharpness(z: Array, a: Array, b: Array, radius: float) -> Array:
+    i, j = np.abs(a).argmin(), np.abs(b).argmin()
+    if a[i] != 0 or b[j] != 0:
+        return np.full(z.shape[:-2], np.nan)
+    # A hair more than the radius: axes are rounded.
+    inside = np.hypot(*np.meshgrid(a, b, indexing="ij")) <= radius * (1 + 1e-9)
+    return _extremes(z[..., inside][..., None])[1] - z[..., i, j]
+
+
+def _widths(axis: Array) -> Array:
+    """Weights of the trapezoidal rule."""
+    steps = np.diff(axis)
+    return np.append(steps, 0) / 2 + np.insert(steps, 0, 0) / 2
+
+
+def _extremes(z: Array) -> tuple[Array, Array]:
+    none = np.isnan(z).all((-2, -1))
+    low = np.where(none, np.nan, np.nanmin(np.where(np.isnan(z), np.inf, z), (-2, -1)))
+    high = np.where(none, np.nan, np.nanmax(np.where(np.isnan(z), -np.inf, z), (-2, -1)))
+    return low, high
+
+
+def _over_plane(statistic: Any, z: Array) -> Array:
+    """A nan-aware statistic over the plane; NaN, without a warning, where nothing is known."""
+    none = np.asarray(np.isnan(z).all((-2, -1)))
+    filled = np.where(none[..., None, None], 0.0, z)
+    return np.where(none, np.nan, statistic(filled, axis=(-2, -1)))

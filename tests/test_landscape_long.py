@@ -1,0 +1,278 @@
+"""Long grids: killed and resumed, spread over executors, interrupted, non-finite, refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from state import snapshot
+from torch import nn
+from torch.nn import functional as F
+
+import landscape
+
+KILLED = """
+    import os, signal, sys
+    sys.path[:0] = {paths!r}
+    import torch
+    import landscape
+    from test_landscape_long import counted, make
+
+    model, data = make()
+    count = 0
+    def loss(outputs, targets):
+        global count
+        count += 1
+        if count == {after}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return counted(outputs, targets)
+    loss.__qualname__ = counted.__qualname__
+    landscape.grid(model, data, loss=loss, samples=12, size=7, checkpoint={path!r},
+                   method={method!r})
+"""
+
+calls = 0
+
+
+def counted(outputs, targets):
+    global calls
+    calls += 1
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def make():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
+    return model, (torch.randn(12, 40).double(), torch.arange(12) % 3)
+
+
+def kill_half_way(path, after, method="exact"):
+    script = textwrap.dedent(KILLED)
+    script = script.format(paths=sys.path, after=after, path=str(path), method=method)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+
+
+def test_a_killed_grid_goes_on_where_it_was(tmp_path):
+    global calls
+    model, data = make()
+    kwargs = {"loss": counted, "samples": 12, "size": 7}
+    calls = 0
+    whole = landscape.grid(model, data, **kwargs)
+    uninterrupted = calls
+    kill_half_way(tmp_path / "grid", after=30)
+    calls = 0
+    resumed = landscape.grid(model, data, checkpoint=tmp_path / "grid", **kwargs)
+    xr.testing.assert_identical(resumed, whole)
+    assert calls <= uninterrupted - 14  # two rows of seven were kept at least
+    calls = 0
+    xr.testing.assert_identical(
+        landscape.grid(model, data, checkpoint=tmp_path / "grid", **kwargs), whole
+    )
+    assert calls < 10  # finished: only calibration
+    assert [p.name for p in tmp_path.iterdir()] == ["grid"]
+
+
+def test_an_exception_half_way_keeps_finished_points(tmp_path):
+    model, data = make()
+    before = snapshot(model)
+    count = 0
+
+    def failing(outputs, targets):
+        nonlocal count
+        count += 1
+        if count == 20:
+            raise KeyboardInterrupt
+        return counted(outputs, targets)
+
+    failing.__qualname__ = "counted"
+    kwargs = {"samples": 12, "size": 5, "checkpoint": tmp_path / "grid"}
+    with pytest.raises(KeyboardInterrupt):
+        landscape.grid(model, data, loss=failing, **kwargs)
+    assert snapshot(model) == before
+    with np.load(tmp_path / "grid") as kept:
+        assert 10 <= kept["done"].sum() < 20
+    resumed = landscape.grid(model, data, loss=counted, **kwargs)
+    kwargs.pop("checkpoint")
+    xr.testing.assert_identical(resumed, landscape.grid(model, data, loss=counted, **kwargs))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"span": 2.0}, "points"),
+        ({"normalisation": "layer"}, "normalisation"),
+        ({"loss": F.cross_entropy}, "loss_function"),
+        ({"bn": "recompute"}, "batch_norm"),
+        ({"samples": 11}, "data"),
+        ({}, "weights"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(tmp_path, change, told):
+    model, data = make()
+    kwargs = {"samples": 12, "size": 3, "loss": counted, "checkpoint": tmp_path / "grid"}
+    landscape.grid(model, data, **kwargs)
+    if not change:
+        model[0].weight.data[0, 0] += 1e-9
+    with pytest.raises(ValueError, match=rf"`checkpoint`: .* other settings or another .*{told}"):
+        landscape.grid(model, data, **(kwargs | change))
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "grid").write_text("precious")
+    with pytest.raises(ValueError, match="is not one of ours"):
+        landscape.grid(*make(), samples=12, size=3, checkpoint=tmp_path / "grid")
+    assert (tmp_path / "grid").read_text() == "precious"
+    with pytest.raises(ValueError, match="there is no folder"):
+        landscape.grid(*make(), samples=12, size=3, checkpoint=tmp_path / "no" / "grid")
+
+
+def test_a_process_pool_gives_identical_results(tmp_path):
+    model, data = make()
+    kwargs = {"loss": counted, "samples": 12, "size": 5}
+    expected = landscape.grid(model, data, **kwargs)
+    before = snapshot(model)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        spread = landscape.grid(model, data, executor=pool, **kwargs)
+        resumable = landscape.grid(
+            model, data, executor=pool, checkpoint=tmp_path / "grid", **kwargs
+        )
+    xr.testing.assert_identical(spread, expected)
+    xr.testing.assert_identical(resumable, expected)
+    assert snapshot(model) == before
+
+
+def test_threads_give_identical_results():
+    model, data = make()
+    kwargs = {"samples": 12, "size": 5}
+    with ThreadPoolExecutor(2) as pool:
+        spread = landscape.grid(model, data, executor=pool, **kwargs)
+    xr.testing.assert_identical(spread, landscape.grid(model, data, **kwargs))
+
+
+@pytest.mark.filterwarnings("ignore")  # Dask's own
+def test_a_dask_cluster_gives_identical_results():
+    distributed = pytest.importorskip("distributed")
+    model, data = make()
+    kwargs = {"loss": counted, "samples": 12, "size": 5}
+    cluster = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    )
+    with cluster, distributed.Client(cluster) as client:
+        spread = landscape.grid(model, data, executor=client.get_executor(), **kwargs)
+    xr.testing.assert_identical(spread, landscape.grid(model, data, **kwargs))
+
+
+def test_an_executor_that_is_none_is_refused():
+    with pytest.raises(TypeError, match="`executor`: expected a concurrent"):
+        landscape.grid(*make(), samples=12, size=3, executor=3)
+
+
+def test_non_finite_values_are_kept_and_counted():
+    model, data = make()
+    before = snapshot(model)
+
+    def breaking(model, x, y):
+        where = model[0].weight[0, 0] - start
+        if where > 1e-9:
+            return torch.tensor(torch.nan)
+        return torch.tensor(torch.inf) if where < -1e-9 else F.cross_entropy(model(x), y)
+
+    start = model[0].weight[0, 0].item()
+    one = {n: torch.ones_like(p) for n, p in model.named_parameters() if p.dim() > 1}
+    none = {n: torch.zeros_like(p) for n, p in model.named_parameters() if p.dim() > 1}
+    none["3.weight"][0, 0] = 1.0
+    surface = landscape.grid(model, data, loss=breaking, directions=[one, none], samples=12, size=3)
+    assert np.isinf(surface["loss"].sel(alpha=-1)).all()
+    assert np.isfinite(surface["loss"].sel(alpha=0)).all()
+    assert surface["loss"].sel(alpha=1).isnull().all()
+    assert surface.attrs["n_non_finite"] == 6
+    assert snapshot(model) == before
+
+
+def test_a_graph_of_the_user_can_still_be_differentiated():
+    model, (x, y) = make()
+    loss = F.cross_entropy(model(x), y)
+    landscape.grid(model, (x, y), samples=12, size=3)
+    loss.backward()
+
+
+class Nothing(nn.Module):
+    def forward(self, x):
+        return x
+
+
+weight = {"0.weight": torch.ones(8, 40), "3.weight": torch.ones(3, 8)}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"size": 1}, ValueError, "`size`: expected a whole number of at least 2"),
+        ({"size": 3.0}, ValueError, "`size`"),
+        ({"span": float("inf")}, ValueError, "`span`: expected a positive finite number"),
+        ({"span": float("nan")}, ValueError, "`span`"),
+        ({"span": 0.0}, ValueError, "`span`"),
+        ({"normalisation": "batch"}, ValueError, "`normalisation`: expected filter | layer"),
+        ({"directions": "best"}, ValueError, "`directions`: expected random"),
+        ({"directions": []}, ValueError, "`directions`: expected one or two mappings"),
+        ({"directions": {"0.weight": torch.ones(8, 40)}}, ValueError, "at '3.weight'.*nothing"),
+        (
+            {"directions": weight | {"0.weight": torch.ones(40, 8)}},
+            ValueError,
+            r"at '0.weight': expected \(8, 40\), got \(40, 8\)",
+        ),
+        ({"directions": weight | {"x": torch.ones(1)}}, ValueError, "at 'x'.*does not move"),
+        (
+            {"directions": weight | {"3.weight": torch.full((3, 8), torch.nan)}},
+            ValueError,
+            "expected finite numbers",
+        ),
+        (
+            {"directions": {k: torch.zeros_like(v) for k, v in weight.items()}},
+            ValueError,
+            "nothing moves",
+        ),
+        ({"over": "blocks.*"}, ValueError, "`over`: nothing is called 'blocks.*'.*0.weight"),
+        ({"bn": "thaw"}, ValueError, "`bn`: expected frozen | recompute"),
+        ({"method": "guess"}, ValueError, "`method`: expected exact | adaptive"),
+        ({"tolerance": 0}, ValueError, "`tolerance`: expected a positive number"),
+        ({"batch_size": 0}, ValueError, "`batch_size`"),
+        ({"samples": 0}, ValueError, "`samples`"),
+        ({"loss": 3}, TypeError, "`loss`: expected a callable"),
+        ({"loss": lambda a, b, c, d: 0}, TypeError, "`loss`: .* 4 arguments"),
+        ({"metrics": [len]}, TypeError, "`metrics`: expected a mapping"),
+        ({"metrics": {"loss": F.cross_entropy}}, ValueError, "`metrics`: the names .* taken"),
+        ({"extra": 3}, TypeError, "`extra`: expected a module or a mapping"),
+        ({"model": 3}, TypeError, "`model`: expected an nn.Module"),
+        ({"model": Nothing()}, ValueError, "`model`: expected parameters to move"),
+        ({"model": nn.BatchNorm1d(40)}, ValueError, '`over`: nothing to move.*over="\\*\\*"'),
+    ],
+)
+def test_bad_input_is_told_clearly_before_any_work(change, error, told):
+    model, data = make()
+    before = snapshot(model)
+    torch.manual_seed(0)
+    call = {"samples": 12, "size": 3} | change
+    called = call.pop("model", model)
+    with pytest.raises(error, match=told):
+        landscape.grid(called, data, **call)
+    assert snapshot(model)["values"] == before["values"]
+
+
+def test_more_samples_than_there_are_says_so_and_uses_all():
+    model, data = make()
+    with pytest.warns(UserWarning, match="`samples`: asked for 500, data has 12: all used"):
+        surface = landscape.grid(model, data, size=3)
+    assert surface.attrs["n_samples"] == 12
+
+
+assert os.name == "posix"  # SIGKILL
