@@ -7,25 +7,20 @@ process on one thread, so that other work on the machine matters little.
 import argparse
 import contextlib
 import copy
-import platform
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
-# Python looks here first, where `landscape` would be this script; the laboratory is in `examples`.
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "examples")
+import timing
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-import landscape  # noqa: E402
-from lab.backbones import cnn, mlp, vit6  # noqa: E402
-from lab.data import digits  # noqa: E402
+import landscape
+from lab.backbones import cnn, mlp, vit6
+from lab.data import digits
 
 warnings.filterwarnings("ignore")
 Data = tuple[Tensor, Tensor]
@@ -33,11 +28,11 @@ Data = tuple[Tensor, Tensor]
 
 def main(argv: list[str] | None = None) -> None:
     """Print every ratio."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller networks, fewer repeats")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, 1 thread")
+    print(timing.machine(rounds=1))
     torch.manual_seed(0)
     exact(args.quick)
     adaptive(args.quick)
@@ -124,11 +119,10 @@ def curvature() -> None:
             ways[peer] = product_of(copy.deepcopy(model), (x, y))
     with multiplying(about) as product:
         ways["ours"] = lambda: product(vector)
-        times = [{name: _cpu_time(way) for name, way in ways.items()} for _ in range(40)][5:]
-    print("  product, MLP 218k, in forward passes:", end="")
+        times = timing.interleaved(ways, rounds=35, warmup=5)
+    print("  product with the Hessian, MLP of 218k parameters, in forward passes")
     for name in [name for name in ways if name != "forward"]:
-        ratio = statistics.median(round[name] / round["forward"] for round in times)
-        print(f" {name} {ratio:.2f}", end="")
+        print(f"    {name:12s} {timing.ratio(times, name, 'forward')}")
     images = digits()
     model = mlp(10, inputs=64)
     _train(model, images.x_train, images.y_train)
@@ -139,7 +133,7 @@ def curvature() -> None:
         found = landscape.curvature(model, data, k=5, tolerance=0.0, max_products=products, **none)
         if float(abs(found["largest"] / best - 1).max()) < 1e-3:
             break
-    print(f"\n  top 5 to 1e-3, MLP on digits: {products} products")
+    print(f"  top 5 to 1e-3, MLP on digits: {products} products")
 
 
 def memory() -> None:
@@ -225,15 +219,10 @@ def _train(model: nn.Module, x: Tensor, y: Tensor, steps: int = 150) -> None:
         optimizer.step()
 
 
-def _cpu_time(work: Callable[[], object], repeats: int = 1) -> float:
-    if repeats > 1:
-        work()
-    times = []
-    for _ in range(repeats):
-        started = time.process_time()
-        work()
-        times.append(time.process_time() - started)
-    return statistics.median(times)
+def _cpu_time(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def _resident(field: str) -> int:

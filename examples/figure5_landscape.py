@@ -77,7 +77,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--span", type=float, default=1.0, help="length of the directions")
     parser.add_argument("--samples", type=int, default=500, help="training images")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--output", type=Path, default=Path("figure5_landscape.nc"))
+    parser.add_argument("--output", type=Path, default=Path("results/figure5.nc"))
     return parser.parse_args(argv)
 
 
