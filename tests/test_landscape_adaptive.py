@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import sklearn.datasets as sklearn
 import torch
 import xarray as xr
 from test_landscape_long import counted, kill_half_way
@@ -10,8 +11,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import landscape
-
-sklearn = pytest.importorskip("sklearn.datasets")
 
 
 def digits(n=60):
@@ -53,7 +52,8 @@ def resnet():
 
 
 def vit():
-    timm = pytest.importorskip("timm")
+    import timm
+
     settings = {"embed_dim": 16, "depth": 2, "num_heads": 2, "in_chans": 1, "num_classes": 10}
     return timm.models.VisionTransformer(img_size=8, patch_size=4, **settings)
 

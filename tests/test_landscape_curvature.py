@@ -150,7 +150,8 @@ def test_hessian_and_gradient_axes_of_a_grid():
 
 @pytest.mark.filterwarnings("ignore:Using backward")  # theirs
 def test_agrees_with_pyhessian():
-    pyhessian = pytest.importorskip("pyhessian")
+    import pyhessian
+
     model, (x, y) = make(torch.float32)
     found = landscape.curvature(model, (x, y), samples=20, k=2, trace_probes=200, density_runs=0)
     theirs = pyhessian.hessian(model, nn.CrossEntropyLoss(), data=(x, y), cuda=False)
@@ -166,7 +167,8 @@ def test_agrees_with_pyhessian():
 
 @pytest.mark.filterwarnings("ignore")  # theirs
 def test_agrees_with_curvlinops():
-    curvlinops = pytest.importorskip("curvlinops")
+    import curvlinops
+
     model, (x, y) = make()
     for matrix, operator in (
         ("hessian", curvlinops.HessianLinearOperator),
@@ -193,7 +195,8 @@ def test_unused_parameters_are_flat_directions():
 
 
 def test_a_timm_vision_transformer_is_differentiated_twice_as_it_is():
-    timm = pytest.importorskip("timm")
+    import timm
+
     torch.manual_seed(0)
     settings = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
     model = timm.models.VisionTransformer(**settings, num_classes=3).double()
@@ -213,7 +216,8 @@ def test_a_timm_vision_transformer_is_differentiated_twice_as_it_is():
 
 
 def test_top_five_take_at_most_fifteen_products_on_the_digits():
-    datasets = pytest.importorskip("sklearn.datasets")
+    import sklearn.datasets as datasets
+
     pixels, labels = datasets.load_digits(return_X_y=True)
     x = torch.from_numpy(pixels).float()[:500] / 16
     y = torch.from_numpy(labels)[:500]

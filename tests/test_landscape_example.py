@@ -2,11 +2,8 @@
 
 import matplotlib as mpl
 import numpy as np
-import pytest
 import xarray as xr
 
-pytest.importorskip("sklearn")
-pytest.importorskip("timm")
 mpl.use("Agg")
 
 import figure5_landscape as example

@@ -227,7 +227,8 @@ def test_targets_that_are_no_classes_have_no_accuracy():
 
 
 def test_metrics_of_loss_landscapes_are_accepted():
-    metrics = pytest.importorskip("loss_landscapes.metrics")
+    import loss_landscapes.metrics as metrics
+
     model, (x, y) = make_mlp(), make_data()
     theirs = metrics.Loss(F.cross_entropy, x, y)
     surface = landscape.grid(model, (x, y), metrics={"theirs": theirs}, samples=30, size=3)
@@ -307,7 +308,8 @@ def test_a_transposed_convolution_is_normalised_by_output_channel():
 
 
 def test_a_timm_vision_transformer_runs_at_initialisation():
-    timm = pytest.importorskip("timm")
+    import timm
+
     torch.manual_seed(0)
     settings = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
     model = timm.models.VisionTransformer(**settings, num_classes=3)

@@ -160,7 +160,8 @@ def test_threads_give_identical_results():
 
 @pytest.mark.filterwarnings("ignore")  # Dask's own
 def test_a_dask_cluster_gives_identical_results():
-    distributed = pytest.importorskip("distributed")
+    import distributed
+
     model, data = make()
     kwargs = {"loss": counted, "samples": 12, "size": 5}
     cluster = distributed.LocalCluster(

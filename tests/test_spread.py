@@ -26,7 +26,8 @@ def test_any_executor_gives_the_same():
 
 
 def test_dask_gives_the_same():
-    distributed = pytest.importorskip("distributed")
+    import distributed
+
     with distributed.Client(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as client:
