@@ -120,7 +120,7 @@ def _step(x: Tensor, y: Tensor, n: int, method: str) -> Callable[[], object]:
 def _branches(method: str, n: int) -> nn.Module:
     model = nn.Sequential(nn.Identity(), nn.Linear(WIDTH, CLASSES))
     probe = probes.attach(model, "0", n=n, method=method)
-    return probe.branches["0"]
+    return probe.branches["at_0"]
 
 
 def _linear(weight: Tensor) -> nn.Linear:

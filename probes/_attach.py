@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -60,7 +61,7 @@ def attach(
         pool: How a layer's output becomes features. `"auto"`: the class token if there is one,
             else the mean over positions; `"cls"`, `"mean"` or `"gap"`, `"flatten"`; `"spatial"`: a
             branch sees every position (a 1x1 convolution), its loss is the mean over them; or a
-            callable from the layer's output to `(sample, width)`.
+            callable from the layer's (first) output tensor to `(sample, width)`.
         method: `"exact"`: all branches, fused, in bounded memory. `"compressed"`: static branches
             in closed form, at a cost that does not depend on `n`; see `Probe.compression_error`.
         calls: Which calls count if a layer runs several times in a pass: `"last"`, `"mean"` (of the
@@ -96,8 +97,8 @@ def attach(
     root = unwrap(model)
     points, n_classes = inspect(root, found, pool, sample, classes)
     settings = Settings(
-        n=n,
-        active=n if active == "all" else active,
+        n=int(n),
+        active=int(n) if active == "all" else active,
         classes=n_classes,
         loss=loss,
         init=INITS[init] if isinstance(init, str) else init,
@@ -132,7 +133,8 @@ def _check_choices(
     _check_count("n", n)
     if classes is not None:
         _check_count("classes", classes)
-    if active != "all" and (type(active) is not int or not 0 <= active <= n):
+    counted = isinstance(active, int) and not isinstance(active, bool) and 0 <= active <= n
+    if active != "all" and not counted:
         raise ValueError(f"`active`: expected 0 to {n} or 'all', got {active!r}")
     _check_name("loss", loss, tuple(POTENTIALS), or_callable=True)
     _check_name("init", init, tuple(INITS), or_callable=True)
@@ -147,7 +149,7 @@ def _check_choices(
 
 
 def _check_count(name: str, value: object) -> None:
-    if type(value) is not int or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
 
 

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,8 @@ from probes._initialise import Init, draw_branches, orthogonal
 
 # Called as `loss(logits, targets)` with the logits `(row, class)` of one branch.
 BranchLoss = Callable[[Tensor, Tensor], Tensor]
+
+_DRAWN: Any = {"dtype": torch.float64, "device": "cpu"}  # whatever the default device
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,16 @@ class Branches(nn.Module):
         placed = like.to(dtype)
         drawn = self._draw()
         static = islice(drawn, self.n_static)
-        summed = torch.zeros(settings.classes, width, dtype=torch.float64)
+        summed = torch.zeros(settings.classes, width, **_DRAWN)
         if settings.method == "compressed":
-            gram = torch.zeros(width, width, dtype=torch.float64)
+            gram = torch.zeros(width, width, **_DRAWN)
             for weight in static:
                 gram += weight.mT @ weight
                 summed += weight
             self.register_buffer("static", None)
             self.register_buffer("gram", gram.to(placed))
         else:
-            stack = torch.empty(self.n_static, *summed.shape, dtype=placed.dtype)
+            stack = torch.empty(self.n_static, *summed.shape, dtype=placed.dtype, device="cpu")
             for index, weight in enumerate(static):
                 stack[index] = weight
                 summed += stack[index]
@@ -73,20 +76,26 @@ class Branches(nn.Module):
         classes = self.settings.classes
         return orthogonal_excess(classes, self.width) if self.settings.init is orthogonal else 0.0
 
+    @property
+    def precision(self) -> torch.dtype:
+        """What losses are computed in, though the weights may have been made half."""
+        return torch.promote_types(self.summed.dtype, torch.float32)
+
     def loss(self, features: Tensor, targets: Tensor) -> Tensor:
         """Sum over the branches of their mean losses on `features (row, width)`."""
         kind = self.settings.loss
         if not isinstance(kind, str):
             return self._custom_loss(features, targets, kind)
         total = features.new_zeros(())
+        summed = self.summed.to(features)
         if self.gram is not None:
-            total = compressed_loss(
-                features, self.gram, self.summed, targets, self.n_static, self.excess
-            )
+            gram = self.gram.to(features)
+            total = compressed_loss(features, gram, summed, targets, self.n_static, self.excess)
         elif self.static is not None and self.n_static:
-            total = exact_loss(features, self.static, self.summed, targets, kind)
+            total = exact_loss(features, self.static.to(features), summed, targets, kind)
         if self.active is not None:
-            total = total + exact_loss(features, self.active, self.active.sum(0), targets, kind)
+            active = self.active.to(features)
+            total = total + exact_loss(features, active, active.sum(0), targets, kind)
         return total
 
     def chunks(self, size: int = 16) -> Iterator[Tensor]:
@@ -117,5 +126,8 @@ class Branches(nn.Module):
         total = features.new_zeros(())
         for weights in self.chunks():
             for weight in weights:
-                total = total + loss(features @ weight.mT, targets)
+                part = loss(features @ weight.to(features).mT, targets)
+                if part.dim():
+                    raise ValueError(f"`loss`: expected a scalar, got shape {tuple(part.shape)}")
+                total = total + part
         return total

@@ -16,7 +16,7 @@ from probes._pooling import Pool, first_tensor
 class Capture:
     """The features of the latest forward pass, one per call of a layer, or why there are none."""
 
-    state: str = "never"  # "never", "open", "eval", "no_grad", "used"
+    state: str = "never"  # "never", "eval", "no_grad", "open" while running, "ready", "used"
     grad: bool = False  # whether the pass began with gradients enabled
     reentrant: bool = False  # whether a layer then ran without them
     listening: bool = False
@@ -35,6 +35,7 @@ def hook_into(
 ) -> list[RemovableHandle]:
     """Register the hooks; removing the handles leaves no trace."""
     handles = [root.register_forward_pre_hook(_Opening(capture, root), prepend=True)]
+    handles.append(root.register_forward_hook(_Closing(capture, root)))
     for name, (module, pool) in points.items():
         handles.append(module.register_forward_hook(_Tap(capture, module, name, pool)))
     return handles
@@ -55,6 +56,13 @@ class _Hook:
         self.capture = weakref.ref(capture)
         self.module = weakref.ref(module)
 
+    def listener(self, module: nn.Module) -> Capture | None:
+        """The capture, unless this call is a copy's, or a checkpoint's second one in backward."""
+        compiling = torch.compiler.is_compiling()
+        if not compiling and torch._C._current_graph_task_id() != -1:
+            return None
+        return self.capture() if module is self.module() else None
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return _inert
 
@@ -66,8 +74,8 @@ class _Opening(_Hook):
     """Before the model's forward: forget the last pass, and decide whether to capture this one."""
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        capture = self.capture()
-        if capture is None or module is not self.module():
+        capture = self.listener(module)
+        if capture is None:
             return
         # New objects, not `.clear()`: a compiled model would guard on the old ones' contents.
         capture.features, capture.edges, capture.reentrant = {}, {}, False
@@ -78,6 +86,15 @@ class _Opening(_Hook):
             capture.state = "no_grad" if module.training else "eval"
 
 
+class _Closing(_Hook):
+    """After the model's forward: what runs later, or in a pass that failed, does not count."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        capture = self.listener(module)
+        if capture is not None and capture.state == "open":
+            capture.state = "ready"
+
+
 class _Tap(_Hook):
     """After a layer's forward: pool its output and keep that."""
 
@@ -86,8 +103,8 @@ class _Tap(_Hook):
         self.name, self.pool = name, pool
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        capture = self.capture()
-        if capture is None or module is not self.module() or capture.state != "open":
+        capture = self.listener(module)
+        if capture is None or capture.state != "open":
             return
         if capture.grad and not torch.is_grad_enabled():
             capture.reentrant = True

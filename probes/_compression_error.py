@@ -51,15 +51,16 @@ def compression_error(
 @torch.enable_grad()
 def _gradients(branches: Branches, features: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Exact and closed-form gradients with respect to the features, flat per sample."""
-    h = features.detach().to(branches.summed).requires_grad_()
+    h = features.detach().to(branches.summed.device, branches.precision).requires_grad_()
     rows, goals = rows_of(y, h)
-    gram = torch.zeros(branches.width, branches.width).to(branches.summed)
+    gram = torch.zeros(branches.width, branches.width).to(h)
     exact = torch.zeros_like(h)
-    for weights in _static(branches):
+    for weights in (w.to(h) for w in _static(branches)):
         gram += torch.einsum("kcd,kce->de", weights, weights)
         loss = exact_loss(rows, weights, weights.sum(0), goals, "bce")
         exact += torch.autograd.grad(loss, h, retain_graph=True)[0]
-    closed = compressed_loss(rows, gram, branches.summed, goals, branches.n_static, branches.excess)
+    summed, n, excess = branches.summed.to(h), branches.n_static, branches.excess
+    closed = compressed_loss(rows, gram, summed, goals, n, excess)
     return exact.flatten(1), torch.autograd.grad(closed, h)[0].flatten(1)
 
 

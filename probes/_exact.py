@@ -49,7 +49,8 @@ class _Fused(torch.autograd.Function):
         branches, classes, width = weights.shape
         by_row, by_branch = chunk_sizes(len(features), branches, classes, features.device)
         total = features.new_zeros(())
-        feature_grads, weight_grads = [], []
+        feature_grads: list[Tensor] = []
+        weight_grads: list[Tensor] = []  # one at the most: their sum over rows
         for rows, goals in zip(features.split(by_row), targets.split(by_row), strict=True):
             mass = goals.sum(-1) if goals.dim() > 1 else torch.ones_like(rows[:, 0])
             feature_grad = torch.zeros_like(rows)
@@ -67,13 +68,14 @@ class _Fused(torch.autograd.Function):
             total = total - (pull * rows).sum()
             feature_grads.append(feature_grad - pull)
             if want_weights:
-                weight_grads.append(torch.cat(pieces) - _per_class(rows, goals, classes))
+                piece = torch.cat(pieces) - _per_class(rows, goals, classes)
+                weight_grads = [weight_grads[0] + piece if weight_grads else piece]
         scale = scale_of(kind, len(features), classes)
         nothing = features.new_zeros(0)
         return (
             total * scale,
             torch.cat(feature_grads) * scale if want_features else nothing,
-            torch.stack(weight_grads).sum(0) * scale if want_weights else nothing,
+            weight_grads[0] * scale if want_weights else nothing,
         )
 
     @staticmethod

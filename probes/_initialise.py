@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from resonance import preserving_rng
+
 # Called as `init(weight, generator)`: fills `weight (class, width)` from the generator, in place.
 Init = Callable[[Tensor, torch.Generator], object]
 
@@ -19,10 +21,11 @@ def draw_branches(
     sums over branches are exact in the model's precision.
     """
     key = hashlib.sha256(f"{seed}:{layer}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "big") % 2**63)
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(key[:8], "big") % 2**63)
     for _ in range(count):
-        weight = torch.empty(classes, width, dtype=torch.float64)
-        init(weight, generator)
+        weight = torch.empty(classes, width, dtype=torch.float64, device="cpu")
+        with preserving_rng():  # a callable may draw from the global generator
+            init(weight, generator)
         yield weight
 
 

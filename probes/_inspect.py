@@ -1,17 +1,19 @@
 """What each layer yields, from a forward pass that computes shapes only."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from probes._pooling import Pool, first_tensor, resolve_pool
-from resonance import device_of, evaluating, preserving_rng
+from resonance import device_of, evaluating, preserving
 
 _BATCH = 2
 _SIZES = (224, 32, 64, 28, 299, 384, 256)
@@ -36,30 +38,30 @@ def inspect(
 ) -> tuple[dict[str, Point], int]:
     """Find every layer's pooling and width, and the number of classes.
 
-    Nothing is computed and nothing in the model changes: the pass runs in eval mode on tensors
-    without data. Where a model needs real numbers (control flow that depends on data, sharded
-    parameters), it is run once on zeros, or on `sample`, without gradients.
+    Nothing is computed and nothing in the model changes: a copy without data runs in eval mode.
+    Where a model cannot be copied so, or needs real numbers (control flow that depends on data,
+    sharded parameters), it is run itself, once, on zeros or on `sample`, without gradients.
 
     Raises:
         ValueError: If no input is known, or a layer does not run or yields no features.
     """
-    outputs, result = _dry_run(root, layers, sample)
+    seen = _dry_run(root, layers, sample)
     points = {}
     for name, module in layers.items():
-        if name not in outputs:
-            raise ValueError(f"`layers` at {name!r}: the layer never runs in a forward pass")
-        points[name] = _point(name, module, outputs[name], pool, root)
-    return points, classes if classes is not None else _classes(root, result)
+        if name not in seen.outputs:
+            raise ValueError(f"`layers` at {name!r}: the layer never runs in eval mode")
+        points[name] = _point(name, module, seen, pool, root)
+    return points, classes if classes is not None else _classes(root, seen.result)
 
 
 def _point(
     name: str,
     module: nn.Module,
-    output: Any,
+    seen: "_Seen",
     pool: str | Callable[[Tensor], Tensor],
     root: nn.Module,
 ) -> Point:
-    x, samples = output
+    x, samples = seen.outputs[name], seen.samples
     if x is None or not x.is_floating_point():
         kind = "no tensor" if x is None else str(x.dtype)
         raise ValueError(
@@ -70,7 +72,7 @@ def _point(
             f"`layers` at {name!r}: expected one entry per sample first, got shape "
             f"{tuple(x.shape)} for {samples} samples; choose an outer layer or a callable `pool`"
         )
-    way = resolve_pool(pool, x, name, module, root)
+    way = resolve_pool(pool, x, name, module, root, seen.patches)
     features = way(x)
     if features.dim() not in (2, 3) or len(features) != samples:
         raise ValueError(
@@ -80,9 +82,17 @@ def _point(
     return Point(module, way, features.shape[-1], like)
 
 
-def _dry_run(
-    root: nn.Module, layers: dict[str, nn.Module], sample: Any
-) -> tuple[dict[str, tuple[Tensor | None, int]], Any]:
+@dataclass
+class _Seen:
+    """What a dry run has shown."""
+
+    samples: int
+    outputs: dict[str, Tensor | None] = field(default_factory=dict)
+    patches: int | None = None  # positions that a patch embedding gave
+    result: Any = None
+
+
+def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _Seen:
     inputs = [sample] if sample is not None else list(_guesses(root))
     # Sharded parameters are gathered by hooks, which must not see tensors without data.
     sharded = any(hasattr(p, "full_tensor") for p in root.parameters())
@@ -90,41 +100,58 @@ def _dry_run(
     for fake in (False,) if sharded else (True, False):
         for candidate in inputs if fake else inputs[:1]:
             try:
-                return _forward(root, layers, candidate, fake=fake)
+                if fake:
+                    return _fake_forward(root, layers, candidate)
+                with preserving(root, values=not sharded):
+                    return _forward(root, layers, candidate)
             except Exception as error:  # any model may fail in any way on a guessed input
                 first = first or error
     hint = "" if sample is not None else "; give an input batch as `sample`"
-    raise ValueError(f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})")
+    raise ValueError(
+        f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})"
+    ) from first
 
 
-def _forward(
-    root: nn.Module, layers: dict[str, nn.Module], sample: Any, *, fake: bool
-) -> tuple[dict[str, tuple[Tensor | None, int]], Any]:
-    seen: dict[str, tuple[Tensor | None, int]] = {}
+def _fake_forward(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _Seen:
+    """Run a copy whose tensors have no data: nothing of the user's is touched."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with FakeCopyMode(mode):
+            memo: dict[int, Any] = {}
+            twin = copy.deepcopy(root, memo)
+        for module in twin.modules():
+            module._forward_hooks.clear()  # a recorder of the user's would record this pass
+        twins = {name: memo[id(module)] for name, module in layers.items()}
+        return _forward(twin, twins, tree_map(lambda x: _faked(x, mode), sample))
+
+
+def _forward(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _Seen:
+    seen = _Seen(_samples(sample))
+
+    def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        seen.outputs[name] = first_tensor(output)
+
+    def note_patches(_: nn.Module, __: Any, output: Any) -> None:
+        seen.patches = seen.patches or output.shape[-2:].numel()
+
     with ExitStack() as stack:
         stack.enter_context(evaluating(root))
-        stack.enter_context(preserving_rng(p.device for p in root.parameters()))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if fake:
-            mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            sample = tree_map(lambda x: _faked(x, mode), sample)
-        samples = _samples(sample)
         for name, module in layers.items():
-
-            def note(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
-                seen[name] = (first_tensor(output), samples)
-
-            stack.enter_context(module.register_forward_hook(note))
-        result = _call(root, sample)
-    return seen, result
+            stack.enter_context(module.register_forward_hook(partial(note, name)))
+        for module in root.modules():
+            if isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1):
+                stack.enter_context(module.register_forward_hook(note_patches))
+        seen.result = call(root, sample)
+    return seen
 
 
 def _faked(x: Any, mode: FakeTensorMode) -> Any:
     return mode.from_tensor(x) if isinstance(x, Tensor) else x
 
 
-def _call(root: nn.Module, sample: Any) -> Any:
+def call(root: nn.Module, sample: Any) -> Any:
+    """Call a model with one input, a tuple of them, or a dict of named ones."""
     if isinstance(sample, dict):
         return root(**sample)
     return root(*sample) if isinstance(sample, list | tuple) else root(sample)

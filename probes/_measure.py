@@ -58,7 +58,7 @@ def measure(
 def _of_layer(branches: Branches, calls: list[Tensor], y: Tensor) -> np.ndarray:
     results = []
     for features in calls:
-        rows, goals = rows_of(y, features.to(branches.summed))
+        rows, goals = rows_of(y, features.to(branches.summed.device, branches.precision))
         truth = as_distribution(goals, branches.settings.classes, rows.dtype)
         pieces = [_of_chunk(weights, rows, goals, truth, branches) for weights in branches.chunks()]
         results.append(torch.cat(pieces, dim=1))
@@ -69,7 +69,7 @@ def _of_chunk(
     weights: Tensor, rows: Tensor, goals: Tensor, truth: Tensor, branches: Branches
 ) -> Tensor:
     """Loss and accuracy `(2, branch)` of some branches."""
-    logits = torch.einsum("rd,kcd->krc", rows, weights)
+    logits = torch.einsum("rd,kcd->krc", rows, weights.to(rows))
     kind = branches.settings.loss
     if kind == "bce":
         target = truth.expand_as(logits)

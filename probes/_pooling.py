@@ -54,8 +54,9 @@ def resolve_pool(
     layer: str,
     module: nn.Module,
     root: nn.Module,
+    patches: int | None,
 ) -> Pool:
-    """Decide how the output `x` of a layer is pooled.
+    """Decide how the output `x` of a layer is pooled; `patches` counts those of an embedding.
 
     Raises:
         ValueError: If the output's shape does not allow it.
@@ -74,7 +75,7 @@ def resolve_pool(
     if pool in ("mean", "gap") and x.dim() < 3:
         raise ValueError(f"`pool`: {pool!r} needs several positions per sample, got {shape}")
     channel = _channel_axis(x, module)
-    if pool == "cls" or (pool == "auto" and channel == 2 and _has_class_token(x, root)):
+    if pool == "cls" or (pool == "auto" and channel == 2 and _has_class_token(x, root, patches)):
         return Pool("cls")
     return Pool("spatial" if pool == "spatial" else "mean", channel)
 
@@ -82,15 +83,14 @@ def resolve_pool(
 def _channel_axis(x: Tensor, module: nn.Module) -> int:
     """Which axis holds features: 1 (NCHW and its kin) or the last (tokens, NHWC)."""
     shape, last = x.shape, x.dim() - 1
+    first_fits = shape[1] in _widths(module, _CONVOLUTIONAL)
+    last_fits = shape[last] in _widths(module, _DENSE)
+    if first_fits != last_fits:
+        return 1 if first_fits else last
     if x.dim() == 3:
-        return 1 if _widths(module, _CONVOLUTIONAL) & {shape[1]} else 2
-    # Feature maps of square images tell by themselves, unless they are cubes.
-    square_first, square_last = shape[-1] == shape[-2], shape[-2] == shape[-3]
-    if square_first != square_last:
-        return 1 if square_first else last
-    if shape[last] in _widths(module, _DENSE) and shape[1] not in _widths(module, _CONVOLUTIONAL):
         return last
-    return 1
+    # No telling by widths: feature maps of square images tell by themselves.
+    return last if shape[-2] == shape[-3] and shape[-1] != shape[-2] else 1
 
 
 _CONVOLUTIONAL = ("out_channels", "num_features", "num_channels")
@@ -102,17 +102,16 @@ def _widths(module: nn.Module, attributes: tuple[str, ...]) -> set[int]:
     return {w[-1] if isinstance(w, tuple) else w for w in found if isinstance(w, int | tuple) and w}
 
 
-def _has_class_token(x: Tensor, root: nn.Module) -> bool:
+def _has_class_token(x: Tensor, root: nn.Module, patches: int | None) -> bool:
     """Whether the first of a sequence's tokens is a class token.
 
-    Some models own one that joins late (CaiT): then the tokens are just the patches, a square
-    number of them or as many as the patch embedding says.
+    Some models own one that joins late (CaiT): then the tokens are just the patches, as many as the
+    patch embedding gave, or, if there is none, a square number of them.
     """
     owners = {name.rpartition(".")[2] for name, _ in root.named_parameters()}
     if not owners & _CLASS_TOKENS:
         return False
     tokens: int = x.shape[1]
-    patches = getattr(getattr(root, "patch_embed", None), "num_patches", None)
-    if isinstance(patches, int):
+    if patches is not None:
         return tokens > patches
     return bool(round(tokens**0.5) ** 2 != tokens)

@@ -12,7 +12,7 @@ from probes._adaptive import adaptive_weights
 from probes._branches import Branches, Settings
 from probes._capture import Capture, hook_into
 from probes._compression_error import compression_error
-from probes._inspect import Point
+from probes._inspect import Point, call
 from probes._measure import measure
 from probes._pooling import first_tensor
 from probes._ready import ready_features
@@ -135,7 +135,8 @@ class Probe(nn.Module):
         """How far the closed form is from the exact static branches, on this model and input.
 
         Args:
-            x: An input batch for the attached model, which is run in eval mode.
+            x: An input batch for the attached model, which is run in eval mode; a tuple holds
+                several arguments, a dict keyword arguments.
             y: Targets; the model's own predictions if not given.
 
         Returns:
@@ -148,7 +149,7 @@ class Probe(nn.Module):
         pending = replace(self._capture)
         try:
             with self.listening(), evaluating(model), preserving_rng(), torch.no_grad():
-                output = model(x)
+                output = call(model, x)
             features = ready_features(self._capture, self.layers, self.calls)
         finally:
             vars(self._capture).update(vars(pending))  # a loss may still be due for these
@@ -185,17 +186,22 @@ class Probe(nn.Module):
         self._hook(modules, unwrap(model))
         return self
 
-    def get_extra_state(self) -> dict[str, int]:
-        """Beside the weights, a state has the step, and the seed of branches not stored."""
-        return {"step": self.step, "seed": self.settings.seed}
+    def get_extra_state(self) -> dict[str, Any]:
+        """Beside the weights, a state has the step, and what decides branches not stored."""
+        s = self.settings
+        init = getattr(s.init, "__qualname__", type(s.init).__qualname__)
+        drawn = {"seed": s.seed, "n": s.n, "active": s.active, "init": init}
+        return {"step": self.step, "method": s.method, **drawn}
 
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        """Go on from a saved step; a compressed probe must have been made by the same seed."""
-        if self.settings.method == "compressed" and state["seed"] != self.settings.seed:
-            raise ValueError(
-                f"`seed`: expected the saved probe's {state['seed']}, got {self.settings.seed}: "
-                "compressed branches are drawn from it"
-            )
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved step; compressed branches must be those that were saved."""
+        mine = self.get_extra_state()
+        redrawn = self.settings.method == "compressed"
+        for name in ("method", "seed", "n", "active", "init") if redrawn else ("method",):
+            if state[name] != mine[name]:
+                raise ValueError(
+                    f"`{name}`: expected the saved probe's {state[name]}, got {mine[name]}"
+                )
         self.step = state["step"]
 
     def __enter__(self) -> Self:
@@ -230,11 +236,12 @@ class Probe(nn.Module):
 
     def _part(self, name: str, calls: list[Tensor], y: Tensor) -> Tensor:
         """The loss of one layer, where its features are, in the branches' own precision."""
-        kind = calls[0].device.type
-        branches = self._by_layer()[name].to(calls[0].device)  # the model may have moved
+        kind, branches = calls[0].device.type, self._by_layer()[name]
+        if branches.summed.device != calls[0].device:  # the model has moved
+            branches.to(calls[0].device)
         known = torch.amp.is_autocast_available(kind)
         with torch.autocast(kind, enabled=False) if known else nullcontext():
-            pieces = [branches.loss(*rows_of(y, x.to(branches.summed))) for x in calls]
+            pieces = [branches.loss(*rows_of(y, x.to(branches.precision))) for x in calls]
             return torch.stack(pieces).sum()
 
     def _weights(self, parts: dict[str, Tensor], main: Tensor | None) -> dict[str, Any]:
@@ -245,6 +252,10 @@ class Probe(nn.Module):
 
     def _check(self, features: dict[str, list[Tensor]], y: Tensor) -> None:
         check_targets(y, len(features[self.layers[0]][0]), self.settings.classes)
+        for name, calls in features.items():
+            if any(len(x) != len(y) for x in calls):
+                found = ", ".join(str(len(x)) for x in calls)
+                raise RuntimeError(f"layer {name!r} gave {found} rows for {len(y)} samples")
 
     def _by_layer(self) -> dict[str, Branches]:
         return {name: self.branches[_key(name)] for name in self.layers}  # type: ignore[misc]
@@ -264,7 +275,8 @@ class Probe(nn.Module):
 
 
 def _key(name: str) -> str:
-    return name.replace(".", "/")  # a ModuleDict takes no dots
+    # A ModuleDict takes no dots, nor a name that a dict has, such as "keys".
+    return "at_" + name.replace("/", "//").replace(".", "/")
 
 
 def _remove(handles: list[Any]) -> None:

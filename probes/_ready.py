@@ -20,6 +20,7 @@ _REASONS = {
     "or run the pass inside `with probe.listening():`",
     "no_grad": "the latest forward pass ran without gradients: enable them, or run the pass inside "
     "`with probe.listening():`",
+    "open": "the latest forward pass did not finish",
     "used": "the latest forward pass has given its loss already: run the model again first (for "
     "mixed-up labels pass soft targets (sample, class))",
 }
@@ -41,10 +42,11 @@ def ready_features(
     """
     if capture.reentrant:
         raise RuntimeError(
-            "a layer runs inside reentrant activation checkpointing, where its features have no "
-            "graph and the loss would train nothing: use checkpoint(..., use_reentrant=False)"
+            "a layer ran without gradients in a pass that has them, so its loss would train "
+            "nothing: use checkpoint(..., use_reentrant=False), or, if the model's forward says "
+            "no_grad, freeze that part by requires_grad_(False) instead"
         )
-    if capture.state != "open" and not (used and capture.state == "used"):
+    if capture.state != "ready" and not (used and capture.state == "used"):
         raise RuntimeError(_REASONS[capture.state])
     missing = [name for name in layers if name not in capture.features]
     if missing:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from probes.schedules import Adaptive, Schedule, constant
@@ -11,7 +12,7 @@ Alpha = float | Mapping[str, float | Schedule] | Schedule | Adaptive
 
 
 def resolve_alpha(alpha: Any, layers: Sequence[str]) -> Adaptive | dict[str, Schedule]:
-    """A schedule per layer, or the one adaptive rule for all of them.
+    """A schedule per layer, or the one adaptive rule for all of them; names go before patterns.
 
     Raises:
         ValueError: If a number is not finite or negative, or a mapping leaves out a layer.
@@ -21,7 +22,7 @@ def resolve_alpha(alpha: Any, layers: Sequence[str]) -> Adaptive | dict[str, Sch
         return alpha
     if isinstance(alpha, Mapping):
         found: dict[str, Schedule] = {}
-        for pattern, value in alpha.items():
+        for pattern, value in sorted(alpha.items(), key=lambda item: item[0] in layers):
             for name in select(layers, pattern, argument="alpha"):
                 found[name] = _schedule(value)
         missing = [name for name in layers if name not in found]
@@ -46,7 +47,7 @@ def _schedule(value: Any) -> Schedule:
 
 
 def _checked(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`alpha`: expected a number, mapping or schedule, got {value!r}")
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"`alpha`: expected a finite number of at least 0, got {value!r}")

@@ -6,6 +6,8 @@ def check_targets(targets: Tensor, samples: int, classes: int) -> None:
     """Refuse targets that do not fit: indices `(sample,)`, or numbers `(sample, class)`."""
     if not isinstance(targets, Tensor):
         raise TypeError(f"`y`: expected a tensor, got {type(targets).__name__}")
+    if targets.requires_grad:
+        raise ValueError("`y`: expected targets without gradient, got some that need one; detach")
     shape = tuple(targets.shape)
     wanted = f"class indices ({samples},) or numbers ({samples}, {classes})"
     floating = targets.is_floating_point()

@@ -23,4 +23,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, mode in modes.items():
+            # A module may do more than set a flag when its mode changes (merge weights, say).
+            if type(module).train is not nn.Module.train and module.training != mode:
+                module.train(mode)
+        for module, mode in modes.items():
             module.training = mode

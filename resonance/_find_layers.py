@@ -85,7 +85,8 @@ def select(
         hits = {
             name
             for name in known
-            if any(_matches(way, pattern) for way in (spellings or {}).get(name, {name}))
+            if name == pattern
+            or any(_matches(way, pattern) for way in (spellings or {}).get(name, {name}))
         }
         if not hits:
             raise ValueError(_unknown(pattern, known, argument))

@@ -28,22 +28,32 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
         >>> torch.equal(layer.weight, before), layer.training
         (True, True)
     """
+    owners = [(m, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
     tensors = [*model.parameters(), *model.buffers()]
     parameters = list(model.parameters())
     grads = [p.grad for p in parameters]
     wanted = [p.requires_grad for p in parameters]
     modes = {module: module.training for module in model.modules()}
-    copies = [t.detach().clone() for t in tensors] if values else []
+    # Aliases of the storages, in case the body gives a tensor another one.
+    storages = [t.data for t in tensors] if values else []
+    copies = [t.clone() for t in storages]
     with preserving_rng(t.device for t in tensors):
         try:
             for p in parameters:
                 p.grad = None
             yield
         finally:
+            for module, own_parameters, own_buffers in owners:
+                module._parameters.update(own_parameters)
+                module._buffers.update(own_buffers)
+            for p in parameters:
+                p.grad = None  # it must fit the storage that comes back
             # Through `.data`: a graph the user still wants to differentiate sees no new version.
-            for tensor, copy in zip(tensors, copies, strict=False):
-                if not _same_bits(tensor, copy):
-                    tensor.data.copy_(copy)
+            for tensor, storage, copy in zip(tensors, storages, copies, strict=False):
+                if tensor.dtype != storage.dtype or tensor.data_ptr() != storage.data_ptr():
+                    tensor.data = storage
+                if not _same_bits(storage, copy):
+                    storage.copy_(copy)
             for p, grad, want in zip(parameters, grads, wanted, strict=True):
                 p.requires_grad_(want)
                 p.grad = grad

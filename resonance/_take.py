@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
-from torch.utils.data.sampler import RandomSampler, SequentialSampler
+from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from resonance._preserving import preserving_rng
 
@@ -89,8 +89,7 @@ def _draw(data: Any, samples: int | None, seed: int, batch_size: int) -> Iterato
         rows = torch.tensor(_choose(len(x), samples, seed), dtype=torch.long)
         return iter([(x[rows.to(x.device)], y[rows.to(y.device)])])
     if isinstance(data, DataLoader):
-        plain = isinstance(data.sampler, RandomSampler | SequentialSampler)
-        if plain and data.batch_sampler is not None and _is_map_style(data.dataset):
+        if _is_plain(data):
             collate: Callable[[list[Any]], Any] = data.collate_fn
             return _collated(data.dataset, samples, seed, batch_size, collate)
         return _first(data, samples)
@@ -175,6 +174,18 @@ def _is_pair_of_tensors(data: Any) -> bool:
         and len(data) == 2
         and all(isinstance(part, Tensor) for part in data)
     )
+
+
+def _is_plain(loader: DataLoader[Any]) -> bool:
+    """Whether every sample of the dataset has the same chance in a loader."""
+    batches, sampler = loader.batch_sampler, loader.sampler
+    if type(batches) is not BatchSampler or batches.sampler is not sampler:
+        return False
+    if isinstance(sampler, RandomSampler):
+        whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    else:
+        whole = isinstance(sampler, SequentialSampler)
+    return whole and _is_map_style(loader.dataset)
 
 
 def _is_map_style(dataset: Any) -> bool:

@@ -23,7 +23,7 @@ def layer_loss(features: Tensor, weights: list[Tensor], y: Tensor, kind) -> Tens
 
 def weights_of(probe, layer: str) -> list[Tensor]:
     """Every branch's weight, static ones first, active ones as leaves that can be trained."""
-    branches = probe.branches[layer.replace(".", "/")]
+    branches = probe._by_layer()[layer]
     static = [] if branches.static is None else list(branches.static)
     active = [] if branches.active is None else list(branches.active)
     return static + active

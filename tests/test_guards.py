@@ -48,7 +48,7 @@ def test_preserving_restores_everything(failure):
 
 def test_preserving_spares_a_graph_that_is_still_wanted():
     model = nn.Linear(3, 2)
-    loss = (model(torch.randn(4, 3)) ** 2).sum()
+    loss = (model(torch.randn(4, 3, requires_grad=True)) ** 2).sum()
     with preserving(model):
         model.weight.data.zero_()
     loss.backward()  # a version bump would make this raise
@@ -75,3 +75,40 @@ def test_preserving_rng_covers_all_three_generators():
     with preserving_rng():
         inside = draw()
     assert draw() == inside
+
+
+def test_preserving_brings_back_what_was_replaced():
+    model = network()
+    other = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    before = snapshot(model)
+    with preserving(model):
+        for name, p in model.named_parameters():
+            p.data = other[name]
+        model[1].running_mean = torch.full((3,), 7.0)
+        model.half()
+        model[0].weight = nn.Parameter(torch.ones(3, 3))
+    assert snapshot(model) == before
+    assert all(not tensor.any() for tensor in other.values())
+
+
+class Merging(nn.Linear):
+    """Adds to its weight in eval mode, and takes it away again in train mode."""
+
+    merged = False
+
+    def train(self, mode=True):
+        if mode == self.merged:
+            with torch.no_grad():
+                self.weight += -1 if mode else 1
+            self.merged = not mode
+        return super().train(mode)
+
+
+def test_evaluating_lets_modules_undo_what_a_mode_does():
+    model = nn.Sequential(Merging(2, 2), nn.ReLU())
+    with torch.no_grad():
+        model[0].weight.zero_()
+    with evaluating(model):
+        assert model[0].merged
+    assert not model[0].merged
+    assert not model[0].weight.any()

@@ -551,3 +551,94 @@ def test_branches_follow_the_model_to_another_device(method, alpha):
     (main + loss).backward()
     assert loss.device.type == "meta"
     assert all(p.device.type == p.grad.device.type == "meta" for p in probe.parameters())
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_row_7_a_backward_pass_between_forward_and_loss_adds_nothing(outside):
+    model, x, y = make(None if outside else "non-reentrant")
+    other = torch.randn(7, 4, requires_grad=True)
+    call = (lambda x: checkpoint(model, x, use_reentrant=False)) if outside else model
+    probe = probes.attach(model, LAYERS, n=3, calls="last")
+    earlier = F.cross_entropy(call(x), y) + probe.loss(y)
+    call(other)
+    earlier.backward()  # recomputes x inside
+    found = probe.loss(y)
+    first = F.linear(other, model.first.weight, model.first.bias)
+    second = F.linear(first.relu(), model.second.weight, model.second.bias)
+    parts = zip(LAYERS, (first, second), strict=True)
+    expected = sum(layer_loss(h, weights_of(probe, k), y, "bce") for k, h in parts)
+    torch.testing.assert_close(found, expected)
+
+
+def test_adaptive_strength_with_checkpointed_layers():
+    model, x, y = make("non-reentrant")
+    probe = probes.attach(model, LAYERS, n=3, alpha=probes.schedules.balance(0.5))
+    main = F.cross_entropy(model(x), y)
+    checkpointed = probe.loss(y, main=main).item()
+    model.mode = None
+    main = F.cross_entropy(model(x), y)
+    assert checkpointed == pytest.approx(probe.loss(y, main=main).item(), rel=1e-6)
+
+
+def test_a_layer_called_after_the_pass_does_not_count():
+    model, x, y = make()
+    probe = probes.attach(model, LAYERS, n=3, calls="last")
+    model(x)
+    model.first(torch.randn(7, 4))
+    expected = probe.loss(y)
+    model(x)
+    assert torch.equal(probe.loss(y), expected)
+
+
+def test_a_pass_that_failed_gives_no_loss():
+    model, x, y = make()
+    probe = probes.attach(model, LAYERS, n=3)
+    with pytest.raises(RuntimeError, match="fails"), model.head.register_forward_pre_hook(_fail):
+        model(x)
+    with pytest.raises(RuntimeError, match="did not finish"):
+        probe.loss(y)
+
+
+def _fail(*_):
+    raise RuntimeError("fails")
+
+
+def test_listening_ends():
+    model, x, y = make()
+    probe = probes.attach(model, LAYERS, n=3)
+    with probe.listening():
+        pass
+    model.eval()(x)
+    with pytest.raises(RuntimeError, match="eval mode"):
+        probe.loss(y)
+
+
+@pytest.mark.parametrize("method", ["exact", "compressed"])
+def test_row_12_branches_made_half_still_compute_in_float32(method):
+    model, x, y = make()
+    probe = probes.attach(model, LAYERS, n=30, method=method)
+    model(x)
+    expected = probe.loss(y)
+    probe.half()
+    model(x)
+    found = probe.loss(y)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("change", [{"n": 4}, {"init": "normal"}, {"method": "exact"}])
+def test_row_18_a_compressed_state_needs_its_settings(change):
+    model, _, _ = make()
+    settings = {"n": 3, "method": "compressed"}
+    state = probes.attach(model, LAYERS, **settings).state_dict()
+    with pytest.raises((ValueError, RuntimeError), match=r"saved probe|Unexpected key"):
+        probes.attach(model, LAYERS, **(settings | change)).load_state_dict(state)
+
+
+def test_row_12_means_of_half_precision_maps_are_taken_in_float32():
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(32, 3)).bfloat16()
+    x = torch.rand(2, 1, 4, 4).bfloat16()
+    probe = probes.attach(model, "0", n=1, sample=x)
+    model(x)
+    expected = model[0](x).float().mean((2, 3))
+    torch.testing.assert_close(probe._capture.features["0"][0], expected, rtol=1e-6, atol=1e-6)

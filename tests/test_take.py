@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
+    RandomSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -30,7 +33,7 @@ class Augmented(Dataset):
         return 20
 
     def __getitem__(self, index):
-        noise = torch.rand(1) + float(np.random.rand())  # noqa: NPY002
+        noise = torch.rand(1) + float(np.random.rand()) + random.random()  # noqa: NPY002
         return X[index] + noise, Y[index]
 
 
@@ -65,13 +68,20 @@ def test_seeds_differ_and_every_sample_has_its_chance():
 def test_streams_lists_and_own_samplers_give_their_first_samples():
     picky = DataLoader(TensorDataset(X, Y), batch_size=4, sampler=SubsetRandomSampler([3, 5, 8]))
     assert sorted(joined(take(picky, None))) == [3, 5, 8]
+    batches = DataLoader(TensorDataset(X, Y), batch_sampler=[[3, 5], [8]])
+    assert joined(take(batches, None)) == [3, 5, 8]
+    few = RandomSampler(TensorDataset(X, Y), num_samples=4)
+    assert len(joined(take(DataLoader(TensorDataset(X, Y), sampler=few), None))) == 4
     assert joined(take(Stream(), 5, batch_size=2)) == [0, 1, 2, 3, 4]
     assert joined(take([(X[:4], Y[:4]), (X[4:6], Y[4:6])], 5)) == [0, 1, 2, 3, 4]
     assert joined(take(Subset(TensorDataset(X, Y), [7, 2]), None)) == [7, 2]
 
 
 def test_augmentation_is_drawn_by_the_seed_alone():
-    first, second = (take(Augmented(), 6, seed=1)[0][0] for _ in range(2))
+    random.seed(0)
+    first = take(Augmented(), 6, seed=1)[0][0]
+    random.seed(1)
+    second = take(Augmented(), 6, seed=1)[0][0]
     assert torch.equal(first, second)
     assert not torch.equal(first, take(Augmented(), 6, seed=2)[0][0])
 
