@@ -23,6 +23,9 @@ const canvas = document.getElementById("view"), draw = canvas.getContext("2d");
 const n = data.a.length, m = data.b.length, flat = data.z.flat().filter(v => v !== null);
 const low = Math.min(...flat), high = Math.max(...flat), span = high - low || 1;
 const stops = [[68,1,84],[59,82,139],[33,145,140],[94,201,98],[253,231,37]];
+const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
+const digits = Math.min(15, Math.max(4, Math.ceil(Math.log10(size / span)) + 3));
+const tell = v => v.toPrecision(digits);
 let turn = -0.7, tilt = 0.9, zoom = 1;
 function colour(t) {
   const s = Math.min(3.999, Math.max(0, t * 4)), i = Math.floor(s), f = s - i;
@@ -32,13 +35,19 @@ function colour(t) {
 function project(x, y, z) {
   const c = Math.cos(turn), s = Math.sin(turn), u = c * x - s * y, v = s * x + c * y;
   const e = Math.cos(tilt), f = Math.sin(tilt);
-  const k = 0.42 * zoom * Math.min(canvas.width, canvas.height * 1.3);
+  const k = 0.3 * zoom * Math.min(canvas.width, canvas.height * 1.2);
   return [canvas.width / 2 + k * u, canvas.height / 2 - k * (z * f + v * e), v * f - z * e];
 }
 const unit = (i, size) => 2 * i / (size - 1) - 1, height = z => (z - low) / span - 0.5;
 function paint() {
   canvas.width = canvas.clientWidth * devicePixelRatio;
   canvas.height = canvas.clientHeight * devicePixelRatio;
+  draw.strokeStyle = "#222";
+  const edge = (p, q) => { draw.beginPath(); draw.moveTo(...project(...p).slice(0, 2));
+                           draw.lineTo(...project(...q).slice(0, 2)); draw.stroke(); };
+  edge([-1, -1, -.5], [1, -1, -.5]);
+  edge([1, -1, -.5], [1, 1, -.5]);
+  edge([-1, -1, -.5], [-1, -1, .5]);
   const cells = [];
   for (let i = 0; i + 1 < n; i++) for (let j = 0; j + 1 < m; j++) {
     const corners = [[i,j],[i+1,j],[i+1,j+1],[i,j+1]];
@@ -55,17 +64,14 @@ function paint() {
     points.forEach((p, k) => k ? draw.lineTo(p[0], p[1]) : draw.moveTo(p[0], p[1]));
     draw.closePath(); draw.fill(); draw.stroke();
   }
-  draw.fillStyle = draw.strokeStyle = "#222";
+  draw.fillStyle = "#222";
   draw.font = 13 * devicePixelRatio + "px system-ui, sans-serif";
   const label = (text, x, y, z) => { const p = project(x, y, z); draw.fillText(text, p[0], p[1]); };
-  const edge = (p, q) => { draw.beginPath(); draw.moveTo(...project(...p).slice(0, 2));
-                           draw.lineTo(...project(...q).slice(0, 2)); draw.stroke(); };
-  for (const end of [[1, -1, -.5], [-1, 1, -.5], [-1, -1, .5]]) edge([-1, -1, -.5], end);
   label("alpha " + data.a[0].toPrecision(3), -1, -1.12, -.5);
   label(data.a[n-1].toPrecision(3), 1, -1.12, -.5);
-  label("beta " + data.b[m-1].toPrecision(3), -1.12, 1, -.5);
-  label(data.name + " " + high.toPrecision(4), -1, -1, .56);
-  label(low.toPrecision(4), -1.02, -1, -.42);
+  label("beta " + data.b[m-1].toPrecision(3), 1.06, 1, -.5);
+  label(data.name + " " + tell(high), -1, -1, .56);
+  label(tell(low), -1.02, -1, -.42);
 }
 let held = null;
 canvas.onpointerdown = e => {
@@ -82,7 +88,7 @@ canvas.onwheel = e => { e.preventDefault(); zoom *= Math.exp(-e.deltaY / 800); p
 window.onresize = paint;
 const known = flat.length, missing = n * m - known;
 document.getElementById("at").textContent =
-  n + " x " + m + " points, " + low.toPrecision(4) + " to " + high.toPrecision(4) +
+  n + " x " + m + " points, " + tell(low) + " to " + tell(high) +
   (missing ? ", " + missing + " not finite" : "");
 paint();
 </script></html>
