@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from reference import cross_entropies
 from state import snapshot
 from torch import nn
 from torch.nn import functional as F
@@ -137,7 +138,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 
 def test_a_process_pool_gives_identical_results(tmp_path):
     model, data = make()
-    kwargs = {"loss": counted, "samples": 12, "size": 5}
+    kwargs = {"loss": cross_entropies, "samples": 12, "size": 5}
     expected = landscape.grid(model, data, **kwargs)
     before = snapshot(model)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
@@ -163,7 +164,7 @@ def test_a_dask_cluster_gives_identical_results():
     import distributed
 
     model, data = make()
-    kwargs = {"loss": counted, "samples": 12, "size": 5}
+    kwargs = {"loss": cross_entropies, "samples": 12, "size": 5}
     cluster = distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     )
