@@ -17,6 +17,7 @@ from probes._measure import measure
 from probes._pooling import first_tensor
 from probes._ready import ready_features
 from probes._strength import Alpha, resolve_alpha, strength_at
+from probes._summarise import summarise
 from probes._synchronise import synchronise_gradients
 from probes._targets import check_targets, rows_of
 from probes.schedules import Adaptive
@@ -219,20 +220,7 @@ class Probe(nn.Module):
         synchronise_gradients(list(self.parameters()))
 
     def __repr__(self) -> str:
-        s = self.settings
-        rows: list[tuple[str, ...]] = [("layer", "width", "pool", "static", "active", "weights")]
-        for name, b in self._by_layer().items():
-            counts = (b.width, self.pools[name].kind, b.n_static, s.active, b.n_parameters)
-            rows.append((name, *(str(count) for count in counts)))
-        rows.append(("total", "", "", "", "", str(self.n_parameters)))
-        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        where = "attached" if self.attached else "detached"
-        head = f"Probe(n={s.n}, classes={s.classes}, method={s.method!r}, {where})"
-        return "\n".join([head, *lines])
+        return summarise(self.settings, self._by_layer(), self.pools, attached=self.attached)
 
     def _part(self, name: str, calls: list[Tensor], y: Tensor) -> Tensor:
         """The loss of one layer, where its features are, in the branches' own precision."""
