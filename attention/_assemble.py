@@ -39,12 +39,12 @@ def assemble(
         rows = [_join([readings[layer].weights for readings in passes]) for layer in layers]
         array = _pad(rows if by_query else [row[..., 0, :] for row in rows])
         data["weight"] = ([*dims, "key"], array, _attrs(Meaning("attention weight")))
-    result = xr.Dataset(data, attrs=dict(attributes))
-    return result.assign_coords(_coordinates(result, passes[0], settings))
+    sizes = {d: n for own, array, _ in data.values() for d, n in zip(own, array.shape, strict=True)}
+    return xr.Dataset(data, _coordinates(sizes, passes[0], settings), dict(attributes))
 
 
 def _coordinates(
-    result: xr.Dataset, readings: dict[str, Reading], settings: Settings
+    sizes: Mapping[str, int], readings: dict[str, Reading], settings: Settings
 ) -> dict[str, xr.Variable]:
     names = {
         "sample": "index of the sample",
@@ -53,9 +53,9 @@ def _coordinates(
         "key": "attended position",
     }
     found = {
-        dim: xr.Variable(dim, np.arange(result.sizes[dim]), {"long_name": text})
+        dim: xr.Variable(dim, np.arange(sizes[dim]), {"long_name": text})
         for dim, text in names.items()
-        if dim in result.sizes
+        if dim in sizes
     }
     if isinstance(settings.queries, list):
         found["query"] = xr.Variable("query", settings.queries, {"long_name": names["query"]})

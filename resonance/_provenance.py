@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -30,7 +31,7 @@ def provenance(
     """
     attributes: dict[str, Attribute] = {
         "made_by": verb,
-        "toolkit_version": version("resonance-toolkit"),
+        "toolkit_version": _toolkit_version(),
         "torch_version": str(torch.__version__),  # a subclass that netCDF refuses
     }
     if model is not None:
@@ -38,6 +39,11 @@ def provenance(
         attributes["model"] = type(inner).__name__
         attributes["n_parameters"] = sum(p.numel() for p in inner.parameters())
     return attributes | {name: _plain(value) for name, value in settings.items()}
+
+
+@cache
+def _toolkit_version() -> str:
+    return version("resonance-toolkit")  # reads a file
 
 
 def _plain(value: Any) -> Attribute:

@@ -2,7 +2,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,7 +76,7 @@ def device_of(model: nn.Module) -> torch.device:
         >>> device_of(nn.Linear(1, 1))
         device(type='cpu')
     """
-    tensors: Iterable[Tensor] = [*model.parameters(), *model.buffers()]
+    tensors = chain(model.parameters(), model.buffers())
     return next((t.device for t in tensors), torch.device("cpu"))
 
 
