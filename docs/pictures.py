@@ -1,0 +1,38 @@
+"""Run the code of the tutorials, in order, as a reader would; this makes their pictures.
+
+Run: python docs/pictures.py [tutorial ...]
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+TUTORIALS = Path(__file__).parent / "tutorials"
+
+
+def code_of(page: Path) -> str:
+    """The python blocks of a page, as one program whose line numbers are those of the page."""
+    text = page.read_text()
+    lines = [""] * len(text.splitlines())
+    for block in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        first = text[: block.start(1)].count("\n")
+        for i, line in enumerate(block[1].splitlines()):
+            lines[first + i] = line
+    return "\n".join(lines)
+
+
+def main(names: list[str]) -> None:
+    """Run the tutorials named, or all; pictures land in the current folder's `pictures`."""
+    Path("pictures").mkdir(exist_ok=True)
+    for page in sorted(TUTORIALS.glob("*.md")):
+        if not names or page.stem in names:
+            exec(compile(code_of(page), str(page), "exec"), {"__name__": page.stem})
+
+
+if __name__ == "__main__":
+    os.chdir(Path(__file__).parent)
+    main(sys.argv[1:])
