@@ -10,7 +10,7 @@ import torch
 from lab import text
 from lab.text_report import LENGTHS, degenerate, report, show
 
-PROSE = text.documentation()[:6000]
+PROSE = text.documentation()[:20_000]
 
 
 def test_parts_are_consecutive_and_the_vocabulary_is_that_of_training():
