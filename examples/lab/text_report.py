@@ -21,8 +21,8 @@ def report(corpus: Corpus) -> xr.Dataset:
     Returns:
         Dataset over `part` (and n-gram `length`) with `characters`, `unknown` (left out),
         `vocabulary` (distinct characters), `windows`, `period` (the smallest exact one that fits in
-        twice; NaN if none), `lag` and `lag_match` (the shift at which most characters equal
-        themselves, and how many), `contexts` (distinct n-grams), `overlap` (share of a part's
+        twice; NaN if none), `lag` and `lag_match` (the smallest shift that does nearly as
+        well as any, and the share of characters it leaves equal), `contexts` (distinct n-grams), `overlap` (share of a part's
         n-grams that training has too) and `window_overlap` (the same for whole windows).
 
     Warns:
@@ -46,7 +46,7 @@ def report(corpus: Corpus) -> xr.Dataset:
         "vocabulary": ([len(np.unique(ids[p])) for p in PARTS], "distinct characters"),
         "windows": ([(len(ids[p]) - 1) // WINDOW for p in PARTS], f"windows of {WINDOW}"),
         "period": ([_period(ids[p]) for p in PARTS], "exact period in characters"),
-        "lag": ([lags[p][0] for p in PARTS], "shift of the best match with itself"),
+        "lag": ([lags[p][0] for p in PARTS], "first shift of a good match with itself"),
         "lag_match": ([lags[p][1] for p in PARTS], "share of characters equal at that shift"),
         "window_overlap": (
             [np.isin(whole[p], unique["train"][-1]).mean() for p in PARTS],
@@ -142,5 +142,6 @@ def _lag(ids: NDArray[np.int64]) -> tuple[float, float]:
     small = ids.astype(np.int32)
     lags = range(1, min(len(ids) // 2, LONGEST_LAG) + 1)
     matches = [np.count_nonzero(small[k:] == small[:-k]) / (len(small) - k) for k in lags]
-    best = int(np.argmax(matches))
-    return float(lags[best]), matches[best]
+    # Multiples of a noisy period match about as well: the first that does is the period.
+    first = next(i for i, share in enumerate(matches) if share >= 0.9 * max(matches))
+    return float(lags[first]), matches[first]
