@@ -21,9 +21,10 @@ def report(corpus: Corpus) -> xr.Dataset:
     Returns:
         Dataset over `part` (and n-gram `length`) with `characters`, `unknown` (left out),
         `vocabulary` (distinct characters), `windows`, `period` (the smallest exact one that fits in
-        twice; NaN if none), `lag` and `lag_match` (the smallest shift that does nearly as
-        well as any, and the share of characters it leaves equal), `contexts` (distinct n-grams), `overlap` (share of a part's
-        n-grams that training has too) and `window_overlap` (the same for whole windows).
+        twice; NaN if none), `lag` and `lag_match` (the smallest shift that does nearly as well as
+        any, and the share of characters it leaves equal), `contexts` (distinct n-grams), `overlap`
+        (share of a part's n-grams that training has too) and `window_overlap` (the same for whole
+        windows).
 
     Warns:
         UserWarning: If a part is periodic, nearly periodic, has few distinct contexts or many
