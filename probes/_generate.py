@@ -56,8 +56,9 @@ def generate(
         model: A `probes.Decodable`, in eval mode; left as it was found.
         prompt: Tokens to begin with, `(sample, position)` or `(position,)`.
         tokens: How many to write after it.
-        layers: Names or patterns of the layers after which a token may leave, besides the last.
-        threshold: One for all exits, or one each. Above 1 none leaves early, at 0 all do.
+        layers: Names or patterns of the layers after which a token may leave. After the last one
+            all do, whether it is named or not.
+        threshold: One for all early exits, or one each. Above 1 none leaves early, at 0 all do.
         skipped: `"propagate"` or `"recompute"`.
         temperature: 0 takes the likeliest token; else logits are divided by it and drawn from.
         follow: Text `(sample, tokens)` to read on with, whatever the model would choose.

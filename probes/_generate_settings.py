@@ -75,26 +75,23 @@ def _exits(model: nn.Module, layers: str | Sequence[str]) -> dict[int, str]:
     stack: list[nn.Module] = list(model.layers)  # type: ignore[arg-type]
     exits = {}
     for name, module in find_layers(model, layers).items():
-        if module not in stack[:-1]:
-            names = [n for n, m in model.named_modules() if m in stack[:-1]]
-            raise ValueError(
-                f"`layers`: expected some of {', '.join(names)} (the last layer is always an "
-                f"exit), got {name!r}"
-            )
+        if module not in stack:
+            names = [n for n, m in model.named_modules() if m in stack]
+            raise ValueError(f"`layers`: expected some of {', '.join(names)}, got {name!r}")
         exits[stack.index(module) + 1] = name
     given = [layers] if isinstance(layers, str) else list(layers)
     exact = [name for name in given if name in exits.values()]
     if exact != sorted(exact, key=list(exits.values()).index):
         raise ValueError(f"`layers`: expected them in order of depth, got {', '.join(given)}")
+    exits.pop(len(stack), None)  # the last layer is an exit, named or not
     return dict(sorted(exits.items()))
 
 
 def _thresholds(threshold: float | Sequence[float], exits: dict[int, str]) -> tuple[float, ...]:
     values = [threshold] * len(exits) if isinstance(threshold, int | float) else list(threshold)
     if len(values) != len(exits):
-        raise ValueError(
-            f"`threshold`: expected one, or one for each of {len(exits)} exits, got {len(values)}"
-        )
-    if any(math.isnan(value) for value in values):
+        want = f"one, or one for each of {len(exits)} early exits"
+        raise ValueError(f"`threshold`: expected {want}, got {len(values)}")
+    if any(math.isnan(value) for value in values) or threshold != threshold:
         raise ValueError(f"`threshold`: expected numbers, got {threshold!r}")
     return tuple(map(float, values))

@@ -40,6 +40,16 @@ class Averaging(nn.Module):
         return x + torch.tanh(self.turn(x) + mean[:, -x.shape[1] :])
 
 
+def decoding(classifier: nn.Module, images: Tensor) -> nn.Module:
+    """A language model whose four tokens are pictures that a classifier sees."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Averager(4, 4, 2)
+    model.classifier = classifier
+    model.embed = lambda ids, positions: classifier(images[ids[0]])[None]
+    return model
+
+
 def layer_states(model: nn.Module, ids: Tensor) -> list[Tensor]:
     """Outputs of every layer in one plain pass, `(layer, sample, position, width)`."""
     states = []

@@ -178,6 +178,8 @@ def test_each_exit_may_have_its_threshold():
     assert (both["depth"] == 2).all()
     first = probes.generate(model, ids, 9, layers=["layers.0", "layers.1"], threshold=[0.0, 2.0])
     assert (first["depth"] == 1).all()
+    named = probes.generate(model, ids, 9, layers="layers.*", threshold=[0.0, 2.0])
+    xr.testing.assert_identical(named, first)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("layer failed"), KeyboardInterrupt()])
@@ -224,9 +226,12 @@ def test_a_model_that_offers_too_little_is_told_what_is_missing():
         ({"prompt": torch.tensor([[-1]])}, "`prompt`: expected tokens 0 to 6, got -1 to -1"),
         ({"follow": torch.zeros(2, 2).long()}, r"`follow`: expected shape \(2, 3\), got \(2, 2\)"),
         ({"threshold": float("nan")}, "`threshold`: expected numbers, got nan"),
-        ({"threshold": [0.5]}, "`threshold`: expected one, or one for each of 2 exits, got 1"),
-        ({"layers": "layers.2"}, "the last layer is always an exit.*got 'layers.2'"),
-        ({"layers": "layers.0.mix"}, "`layers`: expected some of layers.0, layers.1"),
+        (
+            {"threshold": [0.5]},
+            "`threshold`: expected one, or one for each of 2 early exits, got 1",
+        ),
+        ({"layers": (), "threshold": float("nan")}, "`threshold`: expected numbers, got nan"),
+        ({"layers": "layers.0.mix"}, "`layers`: expected some of layers.0, layers.1, layers.2"),
         ({"layers": ["layers.1", "layers.0"]}, "`layers`: expected them in order of depth"),
         ({"layers": "blocks.0"}, "`layers`: nothing is called 'blocks.0'"),
         ({"skipped": "forget"}, '`skipped`: expected "propagate" or "recompute"'),

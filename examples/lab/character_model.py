@@ -5,9 +5,13 @@ It offers what `probes.generate` asks of a model: `embed`, `layers` with `projec
 `head`.
 """
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+LONGEST = 4096  # positions; the study trains on 64
 
 
 class CharacterModel(nn.Module):
@@ -85,11 +89,16 @@ class Layer(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
 
-def rotate(x: Tensor, positions: Tensor, *, base: float = 10_000.0) -> Tensor:
-    """Turn feature pairs `(i, i + half)` by `position * base ** (-i / half)`."""
+def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    """Turn feature pairs `(i, i + half)` by `position * 10,000 ** (-i / half)`."""
     half = x.shape[-1] // 2
-    powers = torch.arange(half, device=x.device, dtype=torch.float64) / half
-    angles = positions.double()[:, None] * base**-powers
-    cos, sin = angles.cos().to(x), angles.sin().to(x)
+    cos, sin = (table[positions] for table in _turns(half, x.dtype, x.device))
     first, second = x[..., :half], x[..., half:]
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+
+@cache
+def _turns(half: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    powers = torch.arange(half, dtype=torch.float64) / half
+    angles = torch.arange(LONGEST, dtype=torch.float64)[:, None] * 10_000.0**-powers
+    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
