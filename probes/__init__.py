@@ -3,7 +3,18 @@
 from probes import schedules, weightings
 from probes._attach import attach
 from probes._attach_exits import attach_exits
+from probes._decodable import Decodable
 from probes._exit_losses import Exits
+from probes._generate import generate
 from probes._probe import Probe
 
-__all__ = ["Exits", "Probe", "attach", "attach_exits", "schedules", "weightings"]
+__all__ = [
+    "Decodable",
+    "Exits",
+    "Probe",
+    "attach",
+    "attach_exits",
+    "generate",
+    "schedules",
+    "weightings",
+]
