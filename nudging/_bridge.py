@@ -151,7 +151,8 @@ class Bridge:
             )
         if self.blocks[-1] not in shapes:
             raise ValueError(f"`blocks`: expected the terminal one, {self.blocks[-1]!r}, too")
-        self.net.to(rows)  # moves only if it has to
+        for part in self.parts:
+            getattr(self, part).to(rows)  # moves only if it has to
         return signal
 
     def _stack(

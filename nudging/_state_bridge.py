@@ -45,7 +45,7 @@ class StateBridge(Bridge):
         hidden: int = 256,
         layers: int = 3,
         times: int = 32,
-        skip: bool = True,
+        skip: bool = False,
         at_prediction: bool = True,
         lr: float = 1e-3,
         seed: int = 0,
