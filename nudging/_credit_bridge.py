@@ -92,7 +92,8 @@ class CreditBridge(Bridge):
         (guessed,) = torch.autograd.grad(guess.sum(), rows, create_graph=True)
         level = (guess - losses.detach()).square().mean()
         apart = normalised(guessed) - normalised(as_rows(slope, last))
-        return bridge + level + self.settings["terminal"] * apart.square().mean()
+        terminal: float = self.settings["terminal"]
+        return bridge + level + terminal * apart.square().mean()
 
     @torch.no_grad()
     def _soft_minimum(self, state: State, signal: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ def record(
     modules: dict[str, nn.Module],
     loss: Loss,
     full: str = "",
+    first: int = 0,
 ) -> State:
     """Run the model once, and keep every call that a replay may need."""
     count, hidden = count_samples(inputs), dict[str, Tensor]()
@@ -81,17 +82,18 @@ def record(
         _check_output(name, output, count, again=name in hidden)
         hidden[name] = copied(output)
 
-    recorder = Recorder(modules)
+    recorder = Recorder(model, modules.values())
     keepers = {name: lambda output, name=name: keep(name, output) for name in modules}
-    outputs = run(model, inputs, modules, keepers, None if full else recorder)
+    through = None if full else recorder
+    outputs = run(model, inputs, modules, keepers, recorder.watched, through)
+    recorder.finish()
     if missing := [name for name in modules if name not in hidden]:
         raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
     losses_of(loss, outputs, targets, count)
     return State(
-        model, tuple(hidden), inputs, targets, hidden, outputs, loss, full,
-        modules, recorder.finish(), {n: e for n, m in modules.items() for e in recorder.ends[m]},
-    )  # fmt: skip
+        model, tuple(hidden), inputs, targets, hidden, outputs, loss, first, full, modules, recorder
+    )
 
 
 @torch.no_grad()

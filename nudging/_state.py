@@ -1,15 +1,18 @@
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from nudging._loss import Loss, losses_of
-from nudging._replay import Call, Replayer, intercepting
+from nudging._replay import Recorder, Replayer, Through, intercepting
 from resonance import device_of, evaluating, preserving_rng
+
+Replace = Callable[[Tensor], Tensor | None]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,6 +29,7 @@ class State:
         hidden: Each block's output, detached, in the order of `blocks`.
         outputs: What the model returned, detached.
         loss: `(outputs, targets)` to one loss per sample, `(sample,)`.
+        first: Place of the first sample in the data, where this is one batch of several.
         full: Why a change of one block needs a full pass; empty if what follows is enough.
     """
 
@@ -36,10 +40,10 @@ class State:
     hidden: dict[str, Tensor]
     outputs: Any
     loss: Loss
+    first: int
     full: str
-    _modules: Mapping[str, nn.Module] = field(default_factory=dict)
-    _calls: list[Call] = field(default_factory=list)
-    _ends: Mapping[str, int] = field(default_factory=dict)
+    _modules: Mapping[str, nn.Module]
+    _record: Recorder
 
     def __len__(self) -> int:
         return len(next(iter(self.hidden.values())))
@@ -49,9 +53,8 @@ class State:
 
     def losses(self, outputs: Any = None) -> Tensor:
         """The loss of each sample, `(sample,)`; of the model at rest unless outputs are given."""
-        return losses_of(
-            self.loss, self.outputs if outputs is None else outputs, self.targets, len(self)
-        )
+        at = self.outputs if outputs is None else outputs
+        return losses_of(self.loss, at, self.targets, len(self))
 
     def rest(self, block: str, value: Tensor) -> Any:
         """What the model returns if a block's output is replaced; only what follows is computed.
@@ -68,39 +71,61 @@ class State:
         if value.shape != self.hidden[block].shape:
             wanted = tuple(self.hidden[block].shape)
             raise ValueError(f"`value`: expected {wanted}, got {tuple(value.shape)}")
-        return self._rest(block, {block: lambda _: value.clone()})  # what follows may write into it
+        # A copy, since what follows may write into it.
+        return self._pass({block: lambda _: value.clone()}, after=block)
 
     def gradient(self) -> dict[str, Tensor]:
-        """By block, the gradient of each sample's loss (their sum, not mean), in one backward pass.
+        """By block, the gradient of each sample's loss (of their sum, so without 1/N).
 
-        It is zero where a block does not reach the loss.
+        Made in one backward pass, and only once. Zero where a block does not reach the loss.
+        """
+        return dict(self._gradient)
+
+    def differentiate(
+        self, total: Callable[[Any], Tensor], *, whole: bool = False
+    ) -> dict[str, Tensor]:
+        """The gradient of a scalar with respect to every block's output, in one backward pass.
+
+        Args:
+            total: What to differentiate, made of the model's outputs.
+            whole: Run all of the model, so that hooks in any place see the pass.
         """
         points: dict[str, Tensor] = {}
+        first = self.blocks[0]
 
-        def hold(name: str) -> Callable[[Tensor], Tensor]:
-            def replace(output: Tensor) -> Tensor:
-                point = self.hidden[name] if name == self.blocks[0] else output
-                if not point.requires_grad:
-                    point = point.detach().requires_grad_()
-                points[name] = point
-                return point.clone()  # what follows may write into it
+        def hold(name: str, output: Tensor) -> Tensor:
+            point = self.hidden[name] if name == first and not whole else output
+            points[name] = point if point.requires_grad else point.detach().requires_grad_()
+            return points[name].clone()  # what follows may write into it
 
-            return replace
-
+        holders = {name: lambda output, name=name: hold(name, output) for name in self.blocks}
         with torch.enable_grad():
-            outputs = self._rest(self.blocks[0], {name: hold(name) for name in self.blocks})
-            total = self.losses(outputs).sum()
-        return _gradients(total, {name: points[name] for name in self.blocks})
+            value = total(self._pass(holders, after=None if whole else first, early=whole))
+        if value.dim() or not value.requires_grad:
+            raise ValueError(
+                "expected a loss that is one number and depends on the blocks, got "
+                f"{'none that needs a gradient' if not value.dim() else tuple(value.shape)}"
+            )
+        found = torch.autograd.grad(value, [points[n] for n in self.blocks], allow_unused=True)
+        return {
+            name: torch.zeros_like(points[name]) if grad is None else grad
+            for name, grad in zip(self.blocks, found, strict=True)
+        }
 
-    def _rest(self, block: str, replace: Mapping[str, "Replace"]) -> Any:
-        through = None
-        if not self.full:
-            through = Replayer(self._calls, self._modules[block], self._ends[block])
+    @cached_property
+    def _gradient(self) -> dict[str, Tensor]:
+        return self.differentiate(lambda outputs: self.losses(outputs).sum())
+
+    def _pass(
+        self, replace: Mapping[str, Replace], *, after: str | None, early: bool = False
+    ) -> Any:
         modules = {name: self._modules[name] for name in replace}
-        return run(self.model, self.inputs, modules, replace, through)
-
-
-Replace: TypeAlias = Callable[[Tensor], Tensor | None]
+        through: Through | None = None
+        if after is not None and not self.full:
+            through = Replayer(self._record, self._modules[after])
+        return run(
+            self.model, self.inputs, modules, replace, self._record.watched, through, early=early
+        )
 
 
 def run(
@@ -108,43 +133,34 @@ def run(
     inputs: Any,
     blocks: Mapping[str, nn.Module],
     replace: Mapping[str, Replace],
-    through: Callable[..., Any] | None = None,
+    watched: list[nn.Module],
+    through: Through | None,
+    *,
+    early: bool = False,
 ) -> Any:
-    """Call a model in eval mode; `replace` sees (and may change) the output of each block."""
+    """Call a model in eval mode; `replace` sees, and may change, the output of each block.
+
+    Should the model draw random numbers, they are the same in every pass. `early` puts `replace`
+    before other hooks of a block.
+    """
     with ExitStack() as stack:
-        stack.enter_context(_quietly(model))
+        stack.enter_context(evaluating(model))
+        stack.enter_context(preserving_rng([device_of(model)]))
+        torch.manual_seed(0)
         if through is not None:
-            stack.enter_context(intercepting(model, through))
+            stack.enter_context(intercepting(watched, through))
         for name, module in blocks.items():
-            hook = _hook(replace[name])
-            stack.enter_context(module.register_forward_hook(hook))
+            hook = module.register_forward_hook(_hook(replace[name]), prepend=early)
+            stack.enter_context(hook)
         if isinstance(inputs, dict):
             return model(**inputs)
         return model(*inputs) if isinstance(inputs, list | tuple) else model(inputs)
 
 
-def _hook(replace: Replace) -> Callable[..., Tensor | None]:
-    return lambda _module, _args, output: replace(output)
-
-
-@contextmanager
-def _quietly(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and the same random numbers in every pass, should the model draw any."""
-    with evaluating(model), preserving_rng([device_of(model)]):
-        torch.manual_seed(0)
-        yield
-
-
-def _gradients(total: Tensor, points: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    if not total.requires_grad:
-        return {name: torch.zeros_like(point) for name, point in points.items()}
-    found = torch.autograd.grad(total, list(points.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(point) if grad is None else grad.detach()
-        for (name, point), grad in zip(points.items(), found, strict=True)
-    }
-
-
 def count_samples(inputs: Any) -> int:
     """How many samples there are in nested inputs."""
     return len(tree_leaves(inputs)[0])
+
+
+def _hook(replace: Replace) -> Callable[..., Tensor | None]:
+    return lambda _module, _args, output: replace(output)
