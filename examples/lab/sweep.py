@@ -60,8 +60,13 @@ def sweep(
 
 
 def key_of(recipe: Recipe) -> str:
-    """What a run is kept under: where the data lie does not matter, what they are does."""
-    settings = asdict(recipe) | {"data": load(recipe.data).fingerprint, "version": CACHE_VERSION}
+    """What a run is kept under: where the data lie does not matter, what they are does.
+
+    Settings at their defaults are left out: a new one does not make old runs worthless.
+    """
+    usual = asdict(Recipe())
+    settings = {name: value for name, value in asdict(recipe).items() if value != usual[name]}
+    settings |= {"data": load(recipe.data).fingerprint, "version": CACHE_VERSION}
     text = json.dumps(settings, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
