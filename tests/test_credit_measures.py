@@ -235,3 +235,10 @@ def test_what_was_not_measured_has_not_passed():
     verdicts = found["verdict"].values.tolist()
     assert verdicts == ["not measured", "passed", "not measured", "not measured"]
     assert found.attrs["verdict"] == "none fired; not measured: scale, stability, depth"
+
+
+def test_a_diverged_network_has_not_passed():
+    model = nets.make(nets.ResMLP)
+    model.blocks[2].second.weight.data.fill_(float("nan"))
+    found = nudging.audit(model, nets.batch(80), ["embed", "blocks.*"], batch_size=10)
+    assert found["verdict"].values.tolist()[:3] == ["not measured"] * 3
