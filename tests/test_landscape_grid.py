@@ -81,7 +81,8 @@ def _axes_by_hand(model, names, seed, how="filter"):
 
             key = hashlib.sha256(f"{seed}/{axis}/{name}".encode()).digest()[:8]
             g = torch.Generator().manual_seed(int.from_bytes(key, "big") >> 1)
-            drawn[name] = torch.randn(weight.shape, generator=g, dtype=torch.float64).numpy()
+            numbers = torch.randn(weight.shape, generator=g, dtype=torch.float64)
+            drawn[name] = numbers.half().double().numpy()
         axes.append(drawn)
     first = np.concatenate([axes[0][n].ravel() for n in names])
     second = np.concatenate([axes[1][n].ravel() for n in names])
