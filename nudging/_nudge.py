@@ -6,7 +6,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from nudging._batches import Credit, Observed, check_positive, observing
+from nudging._batches import Credit, Observed, check_credit, check_positive, observing
 from nudging._loss import Loss
 from nudging._result import (
     Array,
@@ -83,6 +83,7 @@ def nudge(
         >>> found["loss_change"].values.round(4), found["predicted_change"].values.round(4)
         (array([[-0.495]]), array([[-0.5]]))
     """
+    check_credit(credit)
     etas = check_etas(eta)
     check_normalisation(normalisation)
     with observing(
@@ -124,7 +125,7 @@ def nudge_batch(
     found = {"change": changes, "still": still, "loss": rest}
     if first_order:
         slopes = inner(state.gradient(), steps)
-        found["predicted"] = -slopes[:, None] * torch.tensor(etas).to(slopes)[:, None]
+        found["predicted"] = -slopes[:, None] * slopes.new_tensor(etas)[:, None]
     return found
 
 
