@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from probes._compiled import heed_hooks
 from probes._pooling import Pool, first_tensor
 
 
@@ -23,6 +24,8 @@ class Capture:
     adaptive: bool = False
     features: dict[str, list[Tensor]] = field(default_factory=dict)
     edges: dict[str, list[GradientEdge]] = field(default_factory=dict)
+    strengths: dict[str, Any] = field(default_factory=dict)  # those of the latest loss
+    nested: str = ""  # a layer that yielded a nested tensor
 
     def use(self) -> None:
         """Let go of the graph; what is left serves measurements until the next pass."""
@@ -34,6 +37,7 @@ def hook_into(
     root: nn.Module, points: dict[str, tuple[nn.Module, Pool]], capture: Capture
 ) -> list[RemovableHandle]:
     """Register the hooks; removing the handles leaves no trace."""
+    heed_hooks()
     handles = [root.register_forward_pre_hook(_Opening(capture, root), prepend=True)]
     handles.append(root.register_forward_hook(_Closing(capture, root)))
     for name, (module, pool) in points.items():
@@ -63,10 +67,7 @@ class _Hook:
             return None
         return self.capture() if module is self.module() else None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _inert
-
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:  # both `copy` and `pickle` ask for it
         return _make_inert, ()
 
 
@@ -79,6 +80,7 @@ class _Opening(_Hook):
             return
         # New objects, not `.clear()`: a compiled model would guard on the old ones' contents.
         capture.features, capture.edges, capture.reentrant = {}, {}, False
+        capture.nested = ""
         capture.grad = torch.is_grad_enabled()
         if capture.listening or (module.training and capture.grad):
             capture.state = "open"
@@ -111,6 +113,9 @@ class _Tap(_Hook):
             return
         x = first_tensor(output)
         if x is None:
+            return
+        if x.is_nested and self.pool.custom is None:
+            capture.nested = self.name
             return
         capture.features.setdefault(self.name, []).append(self.pool(x))
         if capture.adaptive and x.requires_grad and not torch.compiler.is_compiling():

@@ -9,8 +9,8 @@ from torch import Tensor
 from probes._capture import Capture
 
 _COMPILED = (
-    "a model that was compiled and called before its probe was attached ignores the hooks: attach "
-    "first, or call torch._dynamo.reset(), or use torch.compiler.set_stance('force_eager')"
+    "code that was compiled or recorded without a check for hooks ignores them: attach first, or "
+    "call torch.compiler.reset(), or use torch.compiler.set_stance('force_eager')"
 )
 
 _REASONS = {
@@ -45,6 +45,12 @@ def ready_features(
             "a layer ran without gradients in a pass that has them, so its loss would train "
             "nothing: use checkpoint(..., use_reentrant=False), or, if the model's forward says "
             "no_grad, freeze that part by requires_grad_(False) instead"
+        )
+    if capture.nested:
+        raise RuntimeError(
+            f"layer {capture.nested!r} gave a nested tensor, which is not pooled as in training: "
+            "call torch.backends.mha.set_fastpath_enabled(False) before the pass (in eval mode "
+            "nn.TransformerEncoder makes them), or attach with a callable `pool`"
         )
     if capture.state != "ready" and not (used and capture.state == "used"):
         raise RuntimeError(_REASONS[capture.state])
