@@ -10,6 +10,9 @@ from nudging._drift import drift
 from nudging._measure import measure
 from nudging._nudge import nudge
 from nudging._observe import observe
+from nudging._plot_alignment import plot_alignment
+from nudging._plot_dissociation import plot_dissociation
+from nudging._plot_nudge import plot_nudge
 from nudging._random import random
 from nudging._result import saved_credit
 from nudging._stability import stability
@@ -27,6 +30,9 @@ __all__ = [
     "measure",
     "nudge",
     "observe",
+    "plot_alignment",
+    "plot_dissociation",
+    "plot_nudge",
     "random",
     "saved_credit",
     "stability",

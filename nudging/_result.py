@@ -83,6 +83,9 @@ def describe(credit: Any) -> str:
         pairs = [(f.name, getattr(credit, f.name)) for f in dataclasses.fields(credit) if f.repr]
         inside = ", ".join(f"{name}={_short(value)}" for name, value in pairs)
         return f"{type(credit).__name__}({inside})"
+    if isinstance(settings := getattr(credit, "settings", None), Mapping):
+        inside = ", ".join(f"{name}={_short(value)}" for name, value in settings.items())
+        return f"{type(credit).__name__}({inside})"
     return _short(credit)
 
 
