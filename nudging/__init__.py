@@ -19,7 +19,7 @@ from nudging._plot_alignment import plot_alignment
 from nudging._plot_dissociation import plot_dissociation
 from nudging._plot_nudge import plot_nudge
 from nudging._random import random
-from nudging._result import saved_credit
+from nudging._saved_credit import saved_credit
 from nudging._stability import stability
 from nudging._state import State
 from nudging._state_bridge import StateBridge
