@@ -1,6 +1,7 @@
 """The verbs of `probes`, for the contract suite."""
 
 import torch.nn.functional as F
+from decoders import decoding
 
 import probes
 from resonance import evaluating, preserving
@@ -22,4 +23,13 @@ def _compression_error(model, data):
         return probe.compression_error(*data)
 
 
-VERBS = {"probes.measure": _measure, "probes.compression_error": _compression_error}
+def _generate(model, data):
+    decoder = decoding(model, data[0])
+    return probes.generate(decoder, data[1][:8].view(2, 4), 6, layers="layers.0", threshold=0.5)
+
+
+VERBS = {
+    "probes.measure": _measure,
+    "probes.compression_error": _compression_error,
+    "probes.generate": _generate,
+}

@@ -1,12 +1,41 @@
-"""The small backbones of the asymmetric-training paper, sized as its parameter counts imply."""
+"""The backbones of the asymmetric-training paper and where it attaches its branches.
+
+The small ones are sized as the published parameter counts imply; those for ImageNet come from
+torchvision and timm, without trained weights.
+"""
 
 from itertools import pairwise
 
+import timm
+import torchvision
 from timm.models import VisionTransformer
 from torch import nn
 
+from lab.coatnet import coatnet
+
+__all__ = [
+    "LAYERS",
+    "cnn",
+    "coatnet",
+    "mlp",
+    "resnet18",
+    "resnet50",
+    "vit6",
+    "vit_base",
+    "vit_small",
+]
+
 # Where the paper attaches its branches, as patterns for `probes.attach`.
-LAYERS = {"mlp": "blocks.[0-3]", "cnn": "features.*", "vit6": "blocks.*"}
+LAYERS = {
+    "mlp": "blocks.[0-3]",
+    "cnn": "features.*",
+    "vit6": "blocks.*",
+    "coatnet": "s3",  # table 26 has s2 as well, one at a time
+    "resnet18": "layer[1-4]",  # this and the next three: table 21
+    "resnet50": "layer[1-4]",
+    "vit_small": "blocks.[258]",  # the third, sixth and ninth of twelve
+    "vit_base": "blocks.[258]",
+}
 
 
 def mlp(classes: int = 10, *, inputs: int = 3072) -> nn.Sequential:
@@ -50,3 +79,25 @@ def vit6(
         num_heads=4,
         mlp_ratio=4,
     )
+
+
+def resnet18(classes: int = 1000) -> torchvision.models.ResNet:
+    """Torchvision's ResNet-18."""
+    return torchvision.models.resnet18(num_classes=classes)
+
+
+def resnet50(classes: int = 1000) -> torchvision.models.ResNet:
+    """Torchvision's ResNet-50."""
+    return torchvision.models.resnet50(num_classes=classes)
+
+
+def vit_small(classes: int = 1000, *, image: int = 224, patch: int = 16) -> VisionTransformer:
+    """Timm's ViT-S: twelve blocks of width 384 with six heads."""
+    name = "vit_small_patch16_224"
+    return timm.create_model(name, num_classes=classes, img_size=image, patch_size=patch)
+
+
+def vit_base(classes: int = 1000, *, image: int = 224, patch: int = 16) -> VisionTransformer:
+    """Timm's ViT-B/16: twelve blocks of width 768 with twelve heads."""
+    name = "vit_base_patch16_224"
+    return timm.create_model(name, num_classes=classes, img_size=image, patch_size=patch)

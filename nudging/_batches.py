@@ -1,0 +1,123 @@
+"""The same samples for every measure, batch by batch, at rest and with their credit."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+from tqdm import tqdm
+
+from nudging._loss import Loss, per_sample
+from nudging._observe import find_blocks, record, why_full
+from nudging._state import State, count_samples
+from resonance import preserving, take, unwrap
+
+Credit: TypeAlias = Callable[[State], Mapping[str, Tensor]]
+
+
+class Observed(NamedTuple):
+    """A batch, and the credit that a rule gives it (none without a rule)."""
+
+    state: State
+    credit: dict[str, Tensor]
+
+
+@contextmanager
+def observing(
+    model: nn.Module,
+    data: Any,
+    blocks: str | Sequence[str],
+    credit: Credit | None,
+    *,
+    loss: Loss | None,
+    samples: int | None,
+    batch_size: int,
+    seed: int,
+    dtype: torch.dtype | None = None,
+    label: str = "",
+) -> Iterator[Iterator[Observed]]:
+    """Check what was given, draw the samples, and give an iterator over observed batches.
+
+    Credits see the model itself; with another `dtype`, what follows happens in a copy of it.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model`: expected a torch.nn.Module, got {type(model).__name__}")
+    if credit is not None and not callable(credit):
+        raise TypeError(f"`credit`: expected a callable, got {type(credit).__name__}")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
+    by_sample, core = per_sample(loss), unwrap(model)
+    find_blocks(core, blocks)
+    batches = take(data, samples, seed, model=core, batch_size=batch_size)
+    precise = core if _has(core, dtype) else copy.deepcopy(core).to(dtype)
+
+    def batch_by_batch() -> Iterator[Observed]:
+        first, full = 0, None
+        for inputs, targets in tqdm(batches, desc=label, unit="batch", disable=None, leave=False):
+            x, y = _cast((inputs, targets), dtype)
+            modules = find_blocks(precise, blocks)
+            if full is None:  # found out once, on two samples
+                few_x, few_y = tree_map_only(Tensor, lambda leaf: leaf[:2], (x, y))
+                full = why_full(record(precise, few_x, few_y, modules, by_sample))
+            state = seen = record(precise, x, y, modules, by_sample, full, first)
+            if credit is not None and precise is not core:
+                own = find_blocks(core, blocks)
+                seen = record(core, inputs, targets, own, by_sample, full, first)
+            given = {} if credit is None else checked(credit(seen), state)
+            yield Observed(state, given)
+            first += count_samples(inputs)
+
+    with preserving(core):
+        yield batch_by_batch()
+
+
+def checked(credit: Any, state: State) -> dict[str, Tensor]:
+    """A credit for every block, finite and as large as its output, in the state's precision."""
+    if not isinstance(credit, Mapping):
+        raise TypeError(f"`credit`: expected a mapping by block, got {type(credit).__name__}")
+    found: dict[str, Tensor] = {}
+    for name, hidden in state.hidden.items():
+        value = credit.get(name)
+        if not isinstance(value, Tensor):
+            known = ", ".join(map(str, credit)) or "nothing"
+            raise ValueError(f"`credit`: expected a tensor for block {name!r}, got {known}")
+        if value.shape != hidden.shape:
+            raise ValueError(
+                f"`credit` of {name!r}: expected {tuple(hidden.shape)}, got {tuple(value.shape)}"
+            )
+        if not value.isfinite().all():
+            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
+        found[name] = value.detach().to(hidden)
+    return found
+
+
+def check_positive(name: str, value: float) -> float:
+    """Refuse what is no positive, finite number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ValueError(f"`{name}`: expected a positive, finite number, got {value!r}")
+    return float(value)
+
+
+def check_whole(name: str, value: int, least: int) -> None:
+    """Refuse what is no whole number, or too small."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"`{name}`: expected a whole number of at least {least}, got {value!r}")
+
+
+def _has(model: nn.Module, dtype: torch.dtype | None) -> bool:
+    return dtype is None or all(
+        t.dtype == dtype or not t.is_floating_point()
+        for t in (*model.parameters(), *model.buffers())
+    )
+
+
+def _cast(value: Any, dtype: torch.dtype | None) -> Any:
+    def to(leaf: Tensor) -> Tensor:
+        return leaf.to(dtype) if leaf.is_floating_point() else leaf
+
+    return value if dtype is None else tree_map_only(Tensor, to, value)

@@ -1,0 +1,128 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from nudging._loss import Loss, losses_of, per_sample
+from nudging._replay import Recorder, copied
+from nudging._state import State, count_samples, run
+from resonance import find_layers, unwrap
+
+
+def observe(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    blocks: str | Sequence[str],
+    *,
+    loss: Loss | None = None,
+    full: str | None = None,
+) -> State:
+    """Run a model once on a batch and keep what a credit rule may look at.
+
+    The model runs in eval mode, without gradients, and is left as it was.
+
+    Args:
+        model: Called as `model(inputs)`; a dict holds keyword, a tuple positional arguments.
+        inputs: One batch, samples first, where the model is.
+        targets: What the loss compares the outputs with.
+        blocks: Names or patterns of modules that return one tensor, samples first.
+        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of
+            torch are taken over each sample alone.
+        full: Why full passes are needed; found out on two samples by default. An empty string
+            means that what follows a block is enough.
+
+    Returns:
+        The state: `hidden`, `outputs`, `gradient()`, `rest(block, value)`.
+
+    Raises:
+        ValueError: If a block is unknown, did not run once, or the loss is not per sample.
+        TypeError: If a block returns something else than a tensor.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+        >>> state = observe(model, torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), "*")
+        >>> state.blocks, state.hidden["0"].shape
+        (('0', '1'), torch.Size([4, 3]))
+    """
+    by_sample = per_sample(loss)
+    core = unwrap(model)
+    modules = find_blocks(core, blocks)
+    if full is None:
+        few = [tree_map_only(Tensor, lambda t: t[:2], part) for part in (inputs, targets)]
+        full = why_full(record(core, few[0], few[1], modules, by_sample))
+    return record(core, inputs, targets, modules, by_sample, full)
+
+
+def find_blocks(model: nn.Module, blocks: str | Sequence[str]) -> dict[str, nn.Module]:
+    """The modules that patterns name; the error speaks of `blocks`."""
+    try:
+        return find_layers(model, blocks)
+    except ValueError as error:
+        raise ValueError(str(error).replace("`layers`", "`blocks`")) from None
+
+
+@torch.no_grad()
+def record(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    modules: dict[str, nn.Module],
+    loss: Loss,
+    full: str = "",
+    first: int = 0,
+) -> State:
+    """Run the model once, and keep every call that a replay may need."""
+    count, hidden = count_samples(inputs), dict[str, Tensor]()
+
+    def keep(name: str, output: Any) -> None:
+        _check_output(name, output, count, again=name in hidden)
+        hidden[name] = copied(output)
+
+    recorder = Recorder(model, modules.values())
+    keepers = {name: lambda output, name=name: keep(name, output) for name in modules}
+    through = None if full else recorder
+    outputs = run(model, inputs, modules, keepers, recorder.watched, through)
+    recorder.finish()
+    if missing := [name for name in modules if name not in hidden]:
+        raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
+    outputs = tree_map_only(Tensor, Tensor.detach, outputs)
+    losses_of(loss, outputs, targets, count)
+    return State(
+        model, tuple(hidden), inputs, targets, hidden, outputs, loss, first, full, modules, recorder
+    )
+
+
+@torch.no_grad()
+def why_full(state: State) -> str:
+    """Change each block a little and compare what follows with a full pass, bit for bit."""
+    generator, whole = torch.Generator().manual_seed(0), replace(state, full="to compare")
+    for name in state.blocks:
+        rest = state.hidden[name]
+        noise = torch.randn(rest.shape, generator=generator).to(rest)
+        moved = rest + 0.1 * rest.abs().mean() * noise
+        if not _same(*(s.losses(s.rest(name, moved)) for s in (state, whole))):
+            return f"what follows {name} depends on more than the outputs of its modules"
+    return ""
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _check_output(name: str, output: Any, count: int, *, again: bool) -> None:
+    if again:
+        raise ValueError(f"`blocks`: {name} ran more than once in a forward pass")
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"`blocks`: expected {name} to return one tensor, got {type(output).__name__}; "
+            "choose a module inside it or around it"
+        )
+    if not output.is_floating_point() or output.dim() < 2 or len(output) != count:
+        raise ValueError(
+            f"`blocks`: expected {name} to return real numbers with {count} samples first, got "
+            f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
+        )

@@ -1,0 +1,128 @@
+"""Per-sample numbers as a labelled Dataset, with the credit that they were made with."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nudging._batches import Credit, Observed
+from nudging._loss import loss_name
+from resonance import provenance
+
+Array = NDArray[np.float64]
+Parts = Sequence[Mapping[str, Tensor]]
+_PREFIX = "credit."
+
+
+def joined(parts: Parts) -> dict[str, Array]:
+    """Numbers of all batches; the samples are the last axis."""
+    return {
+        name: torch.cat([part[name].double().cpu() for part in parts], -1).numpy()
+        for name in parts[0]
+    }
+
+
+def norms(values: Mapping[str, Tensor]) -> Tensor:
+    """Length of each sample's tensor, `(layer, sample)`."""
+    return torch.stack([v.double().flatten(1).norm(dim=1) for v in values.values()])
+
+
+def inner(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+    """Inner products of each sample's tensors, `(layer, sample)`."""
+    pairs = zip(one.values(), other.values(), strict=True)
+    return torch.stack([(a.double() * b.double()).flatten(1).sum(1) for a, b in pairs])
+
+
+def standard_error(values: Array) -> Array:
+    """Of the mean over the last axis, NaN for one sample."""
+    count = values.shape[-1]
+    if count < 2:
+        return np.full(values.shape[:-1], np.nan)
+    return np.asarray(values.std(-1, ddof=1) / np.sqrt(count))
+
+
+def dataset(
+    variables: Mapping[str, tuple[Any, Any, str]],
+    coords: Mapping[str, tuple[Any, str]],
+    attrs: Mapping[str, str | int | float],
+) -> xr.Dataset:
+    """Put names of the axes and long names where xarray wants them."""
+    return xr.Dataset(
+        {n: (dims, v, {"long_name": text}) for n, (dims, v, text) in variables.items()},
+        coords={n: (n, v, {"long_name": text}) for n, (v, text) in coords.items()},
+        attrs=dict(attrs),
+    )
+
+
+def layers(seen: Observed) -> tuple[list[str], str]:
+    """The coordinate that all measures share."""
+    return list(seen.state.blocks), "block, in the order in which they run"
+
+
+def attributes(
+    verb: str, model: nn.Module, credit: Credit | None, seen: Observed, /, **settings: Any
+) -> dict[str, str | int | float]:
+    """What made a result: the settings, the loss, the credit, and which passes were needed."""
+    state = seen.state
+    dtype = str(next(iter(state.hidden.values())).dtype).removeprefix("torch.")
+    passes = f"full passes: {state.full}" if state.full else "what follows each block"
+    about = {"loss": loss_name(state.loss), "dtype": dtype, "passes": passes}
+    if credit is not None:
+        about["credit"] = describe(credit)
+    return provenance(verb, model, **about, **settings)
+
+
+def describe(credit: Any) -> str:
+    """A name for a credit that is the same in every process."""
+    if dataclasses.is_dataclass(credit) and not isinstance(credit, type):
+        pairs = [(f.name, getattr(credit, f.name)) for f in dataclasses.fields(credit) if f.repr]
+        inside = ", ".join(f"{name}={_short(value)}" for name, value in pairs)
+        return f"{type(credit).__name__}({inside})"
+    return _short(credit)
+
+
+def with_credit(result: xr.Dataset, credit: Any) -> xr.Dataset:
+    """Add what a credit needs to be made again, if it can tell (`to_dataset`)."""
+    if not callable(getattr(credit, "to_dataset", None)):
+        return result
+    saved: xr.Dataset = credit.to_dataset()
+    names = {name: f"{_PREFIX}{name}" for name in {*saved.variables, *saved.dims}}
+    renamed = saved.rename(names)
+    attrs = {f"{_PREFIX}{name}": value for name, value in saved.attrs.items()}
+    return result.merge(renamed, combine_attrs="override").assign_attrs(attrs)
+
+
+def saved_credit(result: xr.Dataset) -> xr.Dataset:
+    """Take out of a result what its credit was saved as.
+
+    Args:
+        result: Of a verb that was given a credit with `to_dataset`, fresh or from a file.
+
+    Returns:
+        Dataset as that credit's `to_dataset` made it, for its `from_dataset`.
+
+    Raises:
+        ValueError: If there is none in it.
+    """
+    chosen = [name for name in result.variables if str(name).startswith(_PREFIX)]
+    if not chosen:
+        raise ValueError("`result`: expected one with a saved credit, got none in it")
+    only = result[chosen].drop_vars([n for n in result.coords if n not in chosen])
+    cut = {name: str(name).removeprefix(_PREFIX) for name in {*only.variables, *only.dims}}
+    attrs = {k.removeprefix(_PREFIX): v for k, v in result.attrs.items() if k.startswith(_PREFIX)}
+    only = only.rename(cut)
+    only.attrs = attrs
+    return only
+
+
+def _short(value: Any) -> str:
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return (
+        repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    )

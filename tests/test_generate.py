@@ -1,0 +1,250 @@
+"""Decoding with skipped layers, against decoding without caches."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from decoders import Averager, full_decoding, propagated_decoding
+from state import snapshot
+from torch import nn
+
+import probes
+from lab.character_model import CharacterModel
+
+NAMES = ("token", "depth", "confidence", "cross_entropy")
+
+
+def sharp(kind, depth=3):
+    """A random model whose exits are sometimes sure."""
+    torch.manual_seed(3)
+    model = kind(depth=depth).double()
+    model.head.weight.data *= 3
+    return model
+
+
+@pytest.fixture(params=[partial(CharacterModel, 11), Averager], ids=["lab", "other"])
+def model(request):
+    return sharp(request.param)
+
+
+def prompt(samples=2, length=5):
+    return torch.randint(7, (samples, length), generator=torch.Generator().manual_seed(1))
+
+
+def compared(result, model, decode, ids):
+    """Every row against a decoding of its prompt alone."""
+    for sample, row in enumerate(ids):
+        with torch.no_grad():
+            expected = np.array(decode(model, row[None], result.sizes["position"])).T
+        for name, values in zip(NAMES, expected, strict=True):
+            got = result[name].sel(sample=sample)
+            np.testing.assert_allclose(got, values, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("skipped", ["propagate", "recompute"])
+@pytest.mark.parametrize("length", [1, 5])
+def test_above_one_it_is_full_decoding(model, skipped, length):
+    ids = prompt(length=length)
+    result = probes.generate(model, ids, 12, layers="layers.[01]", threshold=1.01, skipped=skipped)
+    compared(result, model, full_decoding, ids)
+    assert (result["depth"] == 3).all()
+    assert (result["layers_run"] == 3).all()
+    assert (result["heads_run"] == 3).all()
+    assert (result["projections"] == 0).all()
+
+
+@pytest.mark.parametrize("skipped", ["propagate", "recompute"])
+def test_at_zero_it_is_the_model_cut_off_at_the_exit(model, skipped):
+    ids = prompt()
+    result = probes.generate(model, ids, 12, layers="layers.1", threshold=0.0, skipped=skipped)
+    compared(result, model, partial(full_decoding, depth=2), ids)
+    assert (result["layers_run"] == 2).all()
+    assert result["formula_compute"] == pytest.approx(2 / 3)
+
+
+def middle(model, ids, **settings):
+    """A threshold that about half of the tokens reach."""
+    free = probes.generate(model, ids, 25, layers="layers.0", threshold=0.0, **settings)
+    return float(free["confidence"].median())
+
+
+def test_recomputing_reads_the_full_pass_at_the_exit(model):
+    ids = prompt()
+    threshold = middle(model, ids)
+    result = probes.generate(
+        model, ids, 25, layers="layers.[01]", threshold=threshold, skipped="recompute"
+    )
+    assert set(np.unique(result["depth"])) == {1, 2, 3}
+    compared(result, model, partial(full_decoding, exits=(1, 2), threshold=threshold), ids)
+
+
+def test_propagating_lets_the_exit_stand_in(model):
+    ids = prompt()
+    threshold = middle(model, ids)
+    result = probes.generate(model, ids, 25, layers="layers.[01]", threshold=threshold)
+    assert set(np.unique(result["depth"])) == {1, 2, 3}
+    compared(result, model, partial(propagated_decoding, exits=(1, 2), threshold=threshold), ids)
+    exact = partial(full_decoding, exits=(1, 2), threshold=threshold)
+    with pytest.raises(AssertionError):  # an approximation, and this shows it
+        compared(result, model, exact, ids)
+
+
+@pytest.mark.parametrize("skipped", ["propagate", "recompute"])
+def test_work_is_what_the_layers_saw(model, skipped, monkeypatch):
+    ids = prompt(samples=1)
+    threshold = middle(model, ids)
+    seen = {"attend": 0, "project": 0, "head": 0}
+
+    def count(module, name):
+        real = getattr(type(module), name) if name != "head" else None
+
+        def counted(self, x, *rest):
+            seen[name] += x.shape[1]
+            return real(self, x, *rest)
+
+        monkeypatch.setattr(type(module), name, counted)
+
+    count(model.layers[0], "attend")
+    count(model.layers[0], "project")
+    hook = model.head.register_forward_hook(lambda m, a, o: seen.update(head=seen["head"] + 1))
+    result = probes.generate(
+        model, ids, 25, layers="layers.[01]", threshold=threshold, skipped=skipped
+    )
+    hook.remove()
+    extra = 1  # one token shows the cost of its parts
+    before = 3 * 4  # the prompt but for its last token
+    assert seen["attend"] == int(result["layers_run"].sum()) + before + extra
+    done = int((result["layers_run"] + result["projections"]).sum())
+    assert seen["project"] == done + before + extra
+    assert seen["head"] == int(result["heads_run"].sum()) + extra
+    if skipped == "propagate":
+        assert (result["layers_run"] == result["depth"]).all()
+        assert (result["projections"] == 3 - result["depth"]).all()
+    else:
+        # Every layer has run on all positions up to the last one that needed it.
+        depth = result["depth"].values[0]
+        last = [int(np.flatnonzero(depth > d).max()) + 1 for d in range(3)]
+        assert int(result["layers_run"].sum()) == sum(last)
+
+
+def test_compute_counts_head_and_projections():
+    model = sharp(partial(CharacterModel, 11))
+    ids = prompt()
+    threshold = middle(model, ids)
+    result = probes.generate(model, ids, 25, layers="layers.0", threshold=threshold)
+    layer, head = 16 * 64**2, 64 * 11
+    deep = (result["depth"] == 3).mean().item()
+    assert 0 < deep < 1
+    work = deep * (3 * layer + 2 * head) + (1 - deep) * (layer + head + 2 * 2 * 64**2)
+    # Attention of one position to itself is counted, too: a few operations of width 64.
+    assert result["compute"] == pytest.approx(work / (3 * layer + head), rel=2e-3)
+    assert result["formula_compute"] == pytest.approx(1 - (1 - deep) * (1 - 1 / 3))
+
+
+def test_following_a_text_gives_its_cross_entropy():
+    model = sharp(partial(CharacterModel, 11))
+    text = prompt(samples=3, length=20)
+    result = probes.generate(model, text[:, :1], 19, threshold=0.5, follow=text[:, 1:])
+    with torch.no_grad():
+        logits = model(text[:, :-1])
+    entropy = nn.functional.cross_entropy(
+        logits.flatten(0, 1), text[:, 1:].flatten(), reduction="none"
+    )
+    np.testing.assert_allclose(result["cross_entropy"].values.ravel(), entropy, rtol=1e-10)
+    np.testing.assert_array_equal(result["token"], logits.argmax(-1))
+
+
+def test_draws_follow_the_softmax_at_its_temperature():
+    model = sharp(Averager)
+    model.head.weight.data /= 3
+    ids = torch.full((4000, 1), 2)
+    result = probes.generate(model, ids, 1, temperature=0.7, seed=5)
+    with torch.no_grad():
+        p = (model(ids[:1])[0, -1] / 0.7).softmax(0).numpy()
+    counts = np.bincount(result["token"].values.ravel(), minlength=7)
+    chi_square = ((counts - 4000 * p) ** 2 / (4000 * p)).sum()
+    assert chi_square < 22.5  # six degrees of freedom: exceeded once in a thousand
+    again = probes.generate(model, ids, 1, temperature=0.7, seed=5)
+    xr.testing.assert_identical(result, again)
+    other = probes.generate(model, ids, 1, temperature=0.7, seed=6)
+    assert (other["token"] != result["token"]).any()
+
+
+def test_each_exit_may_have_its_threshold():
+    model, ids = sharp(Averager), prompt()
+    both = probes.generate(model, ids, 9, layers="layers.*[01]", threshold=[2.0, 0.0])
+    assert (both["depth"] == 2).all()
+    first = probes.generate(model, ids, 9, layers=["layers.0", "layers.1"], threshold=[0.0, 2.0])
+    assert (first["depth"] == 1).all()
+    named = probes.generate(model, ids, 9, layers="layers.*", threshold=[0.0, 2.0])
+    xr.testing.assert_identical(named, first)
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("layer failed"), KeyboardInterrupt()])
+def test_the_model_is_as_it_was(failure):
+    model = sharp(partial(CharacterModel, 11)).train()
+    model.layers[1].eval()
+    before = snapshot(model)
+    probes.generate(model, prompt(), 5, layers="layers.0", threshold=0.3, temperature=1.0)
+    assert snapshot(model) == before
+
+    def fail(*_):
+        raise failure
+
+    hook = model.layers[2].down.register_forward_hook(fail)
+    before = snapshot(model)
+    with pytest.raises(type(failure)):
+        probes.generate(model, prompt(), 5, layers="layers.0", threshold=0.3)
+    assert snapshot(model) == before
+    hook.remove()
+
+
+def test_a_wrapped_model_is_decoded_like_its_own():
+    model = sharp(Averager)
+    plain = probes.generate(model, prompt(), 5, layers="layers.0", threshold=0.3)
+    wrapped = probes.generate(torch.compile(model), prompt(), 5, layers="layers.0", threshold=0.3)
+    xr.testing.assert_identical(plain, wrapped)
+
+
+def test_a_model_that_offers_too_little_is_told_what_is_missing():
+    with pytest.raises(TypeError, match=r"got a Linear without embed, head, layers"):
+        probes.generate(nn.Linear(2, 2), prompt(), 3)
+    model = Averager()
+    model.layers.append(nn.Identity())
+    with pytest.raises(TypeError, match=r"without layers\.3\.project, layers\.3\.attend"):
+        probes.generate(model, prompt(), 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tokens": 0}, "`tokens`: expected a whole number of at least 1, got 0"),
+        ({"prompt": torch.zeros(1, 0).long()}, "`prompt`: expected .sample, position."),
+        ({"prompt": torch.tensor([[7]])}, "`prompt`: expected tokens 0 to 6, got 7 to 7"),
+        ({"prompt": torch.tensor([[-1]])}, "`prompt`: expected tokens 0 to 6, got -1 to -1"),
+        ({"follow": torch.zeros(2, 2).long()}, r"`follow`: expected shape \(2, 3\), got \(2, 2\)"),
+        ({"threshold": float("nan")}, "`threshold`: expected numbers, got nan"),
+        (
+            {"threshold": [0.5]},
+            "`threshold`: expected one, or one for each of 2 early exits, got 1",
+        ),
+        ({"layers": (), "threshold": float("nan")}, "`threshold`: expected numbers, got nan"),
+        ({"layers": "layers.0.mix"}, "`layers`: expected some of layers.0, layers.1, layers.2"),
+        ({"layers": ["layers.1", "layers.0"]}, "`layers`: expected them in order of depth"),
+        ({"layers": "blocks.0"}, "`layers`: nothing is called 'blocks.0'"),
+        ({"skipped": "forget"}, '`skipped`: expected "propagate" or "recompute"'),
+        ({"temperature": -1.0}, "`temperature`: expected a number of at least 0, got -1.0"),
+    ],
+)
+def test_bad_settings_are_refused(settings, words):
+    given = {"prompt": prompt(), "tokens": 3, "layers": "layers.[01]"} | settings
+    with pytest.raises(ValueError, match=words):
+        probes.generate(Averager(), given.pop("prompt"), given.pop("tokens"), **given)
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(1, 3), [[1, 2]], torch.tensor([[True]])])
+def test_a_prompt_without_numbers_is_refused(bad):
+    with pytest.raises(TypeError, match="`prompt`: expected a tensor of token numbers"):
+        probes.generate(Averager(), bad, 3)
