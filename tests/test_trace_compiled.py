@@ -43,3 +43,17 @@ def test_compiled_models(how, fresh_compiler):
     found = trace.to_dataset().isel(step=0)
     np.testing.assert_allclose(found["cosine_total"], reference(model, batch), rtol=1e-4)
     assert np.isnan(found["cosine"].sel(layer=["late.0", "head", "side"])).all()
+
+
+def test_the_compiler_gets_its_setting_back(fresh_compiler):
+    config = torch._functorch.config
+    config.donated_buffer = True
+    Trace(make_network())
+    assert config.donated_buffer  # nothing is compiled, so nothing is changed
+    model = torch.compile(make_network(), backend="aot_eager")
+    one, two = Trace(model), Trace(model)
+    one.close()
+    one.close()
+    assert not config.donated_buffer  # the other still needs it
+    del two
+    assert config.donated_buffer
