@@ -72,6 +72,7 @@ def record(
     loss: Loss,
     full: str = "",
     first: int = 0,
+    tensors: dict[str, Tensor] | None = None,
 ) -> State:
     """Run the model once, and keep every call that a replay may need."""
     count, hidden = count_samples(inputs), dict[str, Tensor]()
@@ -83,14 +84,25 @@ def record(
     recorder = Recorder(model, modules.values())
     keepers = {name: lambda output, name=name: keep(name, output) for name in modules}
     through = None if full else recorder
-    outputs = run(model, inputs, modules, keepers, recorder.watched, through)
+    outputs = run(model, inputs, modules, keepers, recorder.watched, through, tensors)
     recorder.finish()
     if missing := [name for name in modules if name not in hidden]:
         raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
     losses_of(loss, outputs, targets, count)
     return State(
-        model, tuple(hidden), inputs, targets, hidden, outputs, loss, first, full, modules, recorder
+        model,
+        tuple(hidden),
+        inputs,
+        targets,
+        hidden,
+        outputs,
+        loss,
+        first,
+        full,
+        modules,
+        recorder,
+        tensors,
     )
 
 
@@ -101,7 +113,7 @@ def why_full(state: State) -> str:
     On two samples, each block is changed and what follows compared with a full pass, bit by bit.
     """
     x, y = tree_map_only(Tensor, lambda leaf: leaf[:2], (state.inputs, state.targets))
-    few = record(state.model, x, y, dict(state._modules), state.loss)
+    few = record(state.model, x, y, dict(state._modules), state.loss, tensors=state._tensors)
     generator, whole = torch.Generator().manual_seed(0), replace(few, full="to compare")
     for name, rest in few.hidden.items():
         noise = torch.randn(rest.shape, generator=generator).to(rest)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from nudging._loss import Loss, losses_of
@@ -44,6 +45,7 @@ class State:
     full: str
     _modules: Mapping[str, nn.Module]
     _record: Recorder
+    _tensors: dict[str, Tensor] | None  # to run on, instead of the model's own
 
     def __len__(self) -> int:
         return len(next(iter(self.hidden.values())))
@@ -124,8 +126,9 @@ class State:
         if after is not None and not self.full:
             through = Replayer(self._record, self._modules[after])
         return run(
-            self.model, self.inputs, modules, replace, self._record.watched, through, early=early
-        )
+            self.model, self.inputs, modules, replace, self._record.watched, through,
+            self._tensors, early=early,
+        )  # fmt: skip
 
 
 def run(
@@ -135,6 +138,7 @@ def run(
     replace: Mapping[str, Replace],
     watched: list[nn.Module],
     through: Through | None,
+    tensors: dict[str, Tensor] | None,
     *,
     early: bool = False,
 ) -> Any:
@@ -152,9 +156,12 @@ def run(
         for name, module in blocks.items():
             hook = module.register_forward_hook(_hook(replace[name]), prepend=early)
             stack.enter_context(hook)
-        if isinstance(inputs, dict):
-            return model(**inputs)
-        return model(*inputs) if isinstance(inputs, list | tuple) else model(inputs)
+        named = inputs if isinstance(inputs, dict) else {}
+        listed = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+        args = () if named else listed
+        if tensors is None:
+            return model(*args, **named)
+        return functional_call(model, tensors, args, named)
 
 
 def count_samples(inputs: Any) -> int:
