@@ -50,8 +50,9 @@ def observing(
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
     by_sample, core = per_sample(loss), unwrap(model)
     modules = find_blocks(core, blocks)
-    batches = take(data, samples, seed, model=core, batch_size=batch_size)
-    tensors = _tensors(core, dtype)
+    with torch.inference_mode(False):
+        batches = take(data, samples, seed, model=core, batch_size=batch_size)
+        tensors = _tensors(core, dtype)
 
     def batch_by_batch() -> Iterator[Observed]:
         first, full = 0, None
@@ -67,7 +68,7 @@ def observing(
             yield Observed(state, checked(credit(seen), state) if credit is not None else {})
             first += count_samples(inputs)
 
-    with preserving(core):
+    with torch.inference_mode(False), preserving(core):
         yield batch_by_batch()
 
 

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from nudging._loss import Loss, losses_of
-from nudging._replay import Recorder, Replayer, Through, intercepting
+from nudging._replay import Recorder, Replayer, Through, copied, intercepting
 from resonance import device_of, evaluating, preserving_rng
 
 Replace = Callable[[Tensor], Tensor | None]
@@ -46,6 +46,7 @@ class State:
     _modules: Mapping[str, nn.Module]
     _record: Recorder
     _tensors: dict[str, Tensor] | None  # to run on, instead of the model's own
+    _spoils_inputs: bool
 
     def __len__(self) -> int:
         return len(next(iter(self.hidden.values())))
@@ -125,8 +126,9 @@ class State:
         through: Through | None = None
         if after is not None and not self.full:
             through = Replayer(self._record, self._modules[after])
+        inputs = copied(self.inputs) if self._spoils_inputs else self.inputs
         return run(
-            self.model, self.inputs, modules, replace, self._record.watched, through,
+            self.model, inputs, modules, replace, self._record.watched, through,
             self._tensors, early=early,
         )  # fmt: skip
 
@@ -150,6 +152,8 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(preserving_rng([device_of(model)]))
+        if any(_is_compiled(module) for module in model.modules()):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         torch.manual_seed(0)
         if through is not None:
             stack.enter_context(intercepting(watched, through))
@@ -167,6 +171,11 @@ def run(
 def count_samples(inputs: Any) -> int:
     """How many samples there are in nested inputs."""
     return len(tree_leaves(inputs)[0])
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled or type(module).__name__ == "OptimizedModule"
 
 
 def _hook(replace: Replace) -> Callable[..., Tensor | None]:
