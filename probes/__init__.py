@@ -1,9 +1,20 @@
-"""Auxiliary branches at named layers of any model, gone at inference."""
+"""Auxiliary branches at named layers of any model, gone at inference; losses for early exits."""
 
-from probes import schedules
+from probes import schedules, weightings
 from probes._attach import attach
+from probes._attach_exits import attach_exits
 from probes._decodable import Decodable
+from probes._exit_losses import Exits
 from probes._generate import generate
 from probes._probe import Probe
 
-__all__ = ["Decodable", "Probe", "attach", "generate", "schedules"]
+__all__ = [
+    "Decodable",
+    "Exits",
+    "Probe",
+    "attach",
+    "attach_exits",
+    "generate",
+    "schedules",
+    "weightings",
+]

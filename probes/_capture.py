@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from probes._compiled import heed_hooks
 from probes._pooling import Pool, first_tensor
 
 
@@ -34,6 +35,7 @@ def hook_into(
     root: nn.Module, points: dict[str, tuple[nn.Module, Pool]], capture: Capture
 ) -> list[RemovableHandle]:
     """Register the hooks; removing the handles leaves no trace."""
+    heed_hooks()
     handles = [root.register_forward_pre_hook(_Opening(capture, root), prepend=True)]
     handles.append(root.register_forward_hook(_Closing(capture, root)))
     for name, (module, pool) in points.items():

@@ -9,8 +9,8 @@ from torch import Tensor
 from probes._capture import Capture
 
 _COMPILED = (
-    "a model that was compiled and called before its probe was attached ignores the hooks: attach "
-    "first, or call torch._dynamo.reset(), or use torch.compiler.set_stance('force_eager')"
+    "code that was compiled or recorded without a check for hooks ignores them: attach first, or "
+    "call torch.compiler.reset(), or use torch.compiler.set_stance('force_eager')"
 )
 
 _REASONS = {

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-__all__ = ["Adaptive", "Schedule", "balance", "constant", "cosine", "gate", "linear"]
+__all__ = ["Adaptive", "Schedule", "balance", "constant", "cosine", "gate", "linear", "step"]
 
 Schedule = Callable[[int], float]
 
@@ -43,12 +43,31 @@ def cosine(start: float, end: float, *, steps: int) -> Schedule:
     return _Ramp(start, end, steps, "cosine")
 
 
+def step(start: float, end: float, *, steps: int, at: float = 0.5) -> Schedule:
+    """`start` for the first part of `steps` losses, then `end`.
+
+    Args:
+        start: The strength before the jump.
+        end: The strength after it.
+        steps: How many losses the whole run makes.
+        at: The share of them made before the jump.
+
+    Example:
+        >>> [step(1.0, 0.0, steps=4)(done) for done in (0, 1, 2, 4)]
+        [1.0, 1.0, 0.0, 0.0]
+    """
+    if not 0 < at < 1:
+        raise ValueError(f"`at`: expected a share between 0 and 1, got {at!r}")
+    return _Ramp(start, end, steps, "step", at)
+
+
 @dataclass(frozen=True)
 class _Ramp:  # a class, not a closure: probes are pickled with their schedule
     start: float
     end: float
     steps: int
     shape: str
+    at: float = 0.5  # where a "step" is
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start) and math.isfinite(self.end)):
@@ -58,6 +77,8 @@ class _Ramp:  # a class, not a closure: probes are pickled with their schedule
 
     def __call__(self, step: int) -> float:
         done = min(max(step / self.steps, 0.0), 1.0)
+        if self.shape == "step":
+            return self.end if done >= self.at else self.start
         if self.shape == "cosine":
             done = (1 - math.cos(math.pi * done)) / 2
         return self.start + (self.end - self.start) * done

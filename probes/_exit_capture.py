@@ -1,0 +1,64 @@
+"""Hooks that keep what the early exits see, and the model's own logits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from probes._capture import Capture, _Hook, hook_into
+from probes._exit_trace import logits_of
+from probes._pooling import Pool
+
+
+@dataclass
+class ExitCapture(Capture):
+    """A capture that also has the model's output, and knows in which version it was kept."""
+
+    output: Any = None
+    version: int | None = None
+
+    def use(self) -> None:
+        """Let go of everything: logits are large."""
+        self.features, self.edges, self.output, self.state = {}, {}, None, "used"
+
+    def logits(self) -> Tensor:
+        """The model's own logits.
+
+        Raises:
+            RuntimeError: If they were changed in place since.
+        """
+        logits = logits_of(self.output)
+        if self.version is not None and logits._version != self.version:
+            raise RuntimeError(
+                "the model's output was changed in place after the forward pass: take the loss "
+                "before, or change a copy"
+            )
+        return logits
+
+
+def hook_exits(
+    root: nn.Module, early: dict[str, nn.Module], capture: ExitCapture
+) -> list[RemovableHandle]:
+    """Register the hooks; removing the handles leaves no trace."""
+    # First, so that it runs before the hook that closes the pass.
+    handles = [root.register_forward_hook(_Output(capture, root))]
+    points = {name: (module, Pool("custom", custom=_whole)) for name, module in early.items()}
+    return handles + hook_into(root, points, capture)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x
+
+
+class _Output(_Hook):
+    """After the model's forward: keep its output, which is not copied for its size."""
+
+    # Called by itself after the compiled forward, so nothing is lost.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        capture = self.listener(module)
+        if not isinstance(capture, ExitCapture) or capture.state != "open":
+            return
+        capture.output, capture.version = output, logits_of(output)._version

@@ -1,0 +1,95 @@
+"""How much each exit's loss counts: one weight per layer, the last being the model's own output."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from probes.schedules import Schedule
+
+__all__ = [
+    "Weighting",
+    "asymmetric",
+    "asymmetric_l2",
+    "auxiliary",
+    "deep_supervision",
+    "standard",
+]
+
+# Called as `weighting(layers, step)`: how many layers there are, and how many losses were made.
+Weighting = Callable[[int, int], Sequence[float]]
+
+
+def standard(layers: int, step: int = 0) -> tuple[float, ...]:
+    """The model's own loss only.
+
+    Example:
+        >>> standard(3)
+        (0.0, 0.0, 1.0)
+    """
+    return (*[0.0] * (layers - 1), 1.0)
+
+
+def deep_supervision(layers: int, step: int = 0) -> tuple[float, ...]:
+    """The same weight for all layers, together 1.
+
+    Example:
+        >>> deep_supervision(4)
+        (0.25, 0.25, 0.25, 0.25)
+    """
+    return (1.0 / layers,) * layers
+
+
+def auxiliary(layers: int, step: int = 0) -> tuple[float, ...]:
+    """Half the weight for the first layer, half for the last: `asymmetric(0.5)`.
+
+    Example:
+        >>> auxiliary(3)
+        (0.5, 0.0, 0.5)
+    """
+    return asymmetric(0.5)(layers, step)
+
+
+def asymmetric(alpha: float | Schedule) -> "Asymmetric":
+    """`alpha` for the first layer, `1 - alpha` for the last, nothing between.
+
+    Args:
+        alpha: A number from 0 to 1, or a schedule of such numbers; see `probes.schedules`.
+
+    Example:
+        >>> asymmetric(0.75)(4, 0)
+        (0.75, 0.0, 0.0, 0.25)
+    """
+    return Asymmetric(alpha, 0.0)
+
+
+def asymmetric_l2(alpha: float | Schedule) -> "Asymmetric":
+    """As `asymmetric`, with weight 1 for every layer between (in three layers, the second).
+
+    Example:
+        >>> asymmetric_l2(0.75)(3, 0)
+        (0.75, 1.0, 0.25)
+    """
+    return Asymmetric(alpha, 1.0)
+
+
+@dataclass(frozen=True)
+class Asymmetric:  # a class, not a closure: it is pickled with the exits that use it
+    """What `asymmetric` and `asymmetric_l2` make."""
+
+    alpha: float | Schedule
+    between: float
+
+    def __post_init__(self) -> None:
+        self._at(0)
+
+    def __call__(self, layers: int, step: int) -> tuple[float, ...]:
+        """One weight per layer."""
+        if layers < 2:
+            raise ValueError(f"`weights`: asymmetric weights need 2 layers or more, got {layers}")
+        alpha = self._at(step)
+        return (alpha, *[self.between] * (layers - 2), 1.0 - alpha)
+
+    def _at(self, step: int) -> float:
+        alpha = self.alpha(step) if callable(self.alpha) else self.alpha
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"`alpha`: expected a number from 0 to 1, got {alpha!r}")
+        return float(alpha)

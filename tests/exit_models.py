@@ -1,0 +1,81 @@
+"""Small models with early exits: a text model of one's own, GPT-2 and a ViT from libraries."""
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+VOCABULARY = 11
+BLOCKS = ["blocks.0", "blocks.1", "blocks.2"]
+
+
+class Block(nn.Module):
+    """A position-wise layer with a residual connection and its norm after it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.mix, self.norm = nn.Linear(width, width), nn.RMSNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        return self.norm(x + self.mix(before).tanh())
+
+
+class TextModel(nn.Module):
+    """Causal, post-norm, one bias-free head on the raw output of the last block."""
+
+    def __init__(self, depth=3, width=6, classes=VOCABULARY, dropout=0.0):
+        super().__init__()
+        self.embed = nn.Embedding(classes, width)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, classes, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.drop(self.embed(ids))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def text_model(seed=0, dtype=torch.float64, **options) -> TextModel:
+    torch.manual_seed(seed)
+    return TextModel(**options).to(dtype)
+
+
+def text(samples=7, tokens=9, seed=0, classes=VOCABULARY) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, classes, (samples, tokens + 1), generator=generator)
+    return ids[:, :-1], ids[:, 1:]
+
+
+def gpt2(seed=0, layers=3) -> GPT2LMHeadModel:
+    torch.manual_seed(seed)
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    config = GPT2Config(
+        n_layer=layers, n_embd=16, n_head=2, vocab_size=VOCABULARY, n_positions=32, **ends
+    )
+    return GPT2LMHeadModel(config)
+
+
+def vit(seed=0, **options) -> nn.Module:
+    torch.manual_seed(seed)
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 2}
+    return timm.models.VisionTransformer(**sizes, num_classes=5, **options)
+
+
+def images(samples=6, seed=0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 5, (samples,), generator=generator)
+    return torch.randn(samples, 3, 16, 16, generator=generator), y
+
+
+def by_hand(model, ids, y, weights, head=None):
+    """The objective without hooks: the model's forward written out once more."""
+    x, total = model.drop(model.embed(ids)), 0.0
+    for block, weight in zip(model.blocks, weights, strict=True):
+        x = block(x)
+        logits = (head or model.head)(x)
+        total = total + weight * F.cross_entropy(logits.flatten(0, 1), y.flatten())
+    return total
