@@ -103,6 +103,12 @@ def check_positive(name: str, value: float) -> float:
     return float(value)
 
 
+def check_whole(name: str, value: int, least: int) -> None:
+    """Refuse what is no whole number, or too small."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"`{name}`: expected a whole number of at least {least}, got {value!r}")
+
+
 def _has(model: nn.Module, dtype: torch.dtype | None) -> bool:
     return dtype is None or all(
         t.dtype == dtype or not t.is_floating_point()

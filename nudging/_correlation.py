@@ -7,7 +7,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from nudging._batches import Credit, Observed, check_positive, observing
+from nudging._batches import Credit, Observed, check_positive, check_whole, observing
 from nudging._draws import draws
 from nudging._loss import Loss
 from nudging._result import Array, attributes, dataset, joined, layers, with_credit
@@ -62,7 +62,7 @@ def correlation(
         array([1., 1.])
     """
     epsilon = check_positive("epsilon", epsilon)
-    check_directions(n_directions)
+    check_whole("n_directions", n_directions, 1)
     with observing(
         model, data, blocks, credit, loss=loss, samples=samples, batch_size=batch_size, seed=seed,
         dtype=dtype, label="correlation",
@@ -116,14 +116,6 @@ def correlation_dataset(
         {"layer": layers(seen)},
         attrs,
     )
-
-
-def check_directions(n_directions: int) -> None:
-    """Refuse what is no positive whole number."""
-    if type(n_directions) is not int or n_directions < 1:
-        raise ValueError(
-            f"`n_directions`: expected a whole number of at least 1, got {n_directions!r}"
-        )
 
 
 def _settings(epsilon: float, n_directions: int) -> dict[str, str | int | float]:

@@ -6,8 +6,8 @@ import xarray as xr
 from torch import nn
 
 from nudging._alignment import alignment_batch, alignment_dataset
-from nudging._batches import Credit, check_positive, observing
-from nudging._correlation import check_directions, correlation_batch, correlation_dataset
+from nudging._batches import Credit, check_positive, check_whole, observing
+from nudging._correlation import correlation_batch, correlation_dataset
 from nudging._loss import Loss
 from nudging._nudge import check_etas, check_normalisation, nudge_batch, nudge_dataset
 from nudging._result import attributes, joined, with_credit
@@ -60,13 +60,10 @@ def measure(
         ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
         TypeError: If an argument is of the wrong kind.
     """
-    etas, floor, epsilon = (
-        check_etas(eta),
-        check_positive("floor", floor),
-        check_positive("epsilon", epsilon),
-    )
+    etas, floor = check_etas(eta), check_positive("floor", floor)
+    epsilon = check_positive("epsilon", epsilon)
     check_normalisation(normalisation)
-    check_directions(n_directions)
+    check_whole("n_directions", n_directions, 1)
     with observing(
         model, data, blocks, credit, loss=loss, samples=samples, batch_size=batch_size, seed=seed,
         dtype=dtype, label="measure",

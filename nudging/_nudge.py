@@ -124,7 +124,7 @@ def nudge_batch(
     found = {"change": changes, "still": still, "loss": rest}
     if first_order:
         slopes = inner(state.gradient(), steps)
-        found["predicted"] = -slopes[:, None] * torch.tensor(etas).to(slopes)[:, None]
+        found["predicted"] = -slopes[:, None] * slopes.new_tensor(etas)[:, None]
     return found
 
 

@@ -1,5 +1,10 @@
 """The verbs of `nudging`, for the contract suite."""
 
+import copy
+
+import torch
+import torch.nn.functional as F
+
 import nudging
 
 BLOCKS = ["stem", "norm", "blocks", "blocks.*", "head"]
@@ -9,7 +14,40 @@ def _credit_of_logits(outputs, targets):
     return outputs.square().sum(1)
 
 
+def _train(model, x, y):
+    """One step on the parameters that may move."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(F.cross_entropy(model(x), y), parameters)
+    with torch.no_grad():
+        for p, g in zip(parameters, gradients, strict=True):
+            p -= g
+
+
+def _drift(model, data):
+    later = copy.deepcopy(model)
+    _train(later.eval(), *data)
+    return nudging.drift(model, later)
+
+
+def _depth_utility(model, data):
+    return nudging.depth_utility(
+        lambda: copy.deepcopy(model),
+        lambda copied: _train(copied, *data),
+        lambda copied: (copied.eval()(data[0]).argmax(1) == data[1]).double().mean().item(),
+        ["blocks.0", "blocks.2"],
+        seeds=[0, 1],
+    )
+
+
 VERBS = {
+    "nudging.drift": _drift,
+    "nudging.depth_utility": _depth_utility,
+    "nudging.stability": lambda model, data: nudging.stability(
+        model, data, BLOCKS, n_batches=3, batch_size=4
+    ),
+    "nudging.audit": lambda model, data: nudging.audit(
+        model, data, BLOCKS, n_batches=3, batch_size=4, accuracy=0.5
+    ),
     "nudging.nudge": lambda model, data: nudging.nudge(
         model, data, nudging.backprop, BLOCKS, eta=[0.01, 0.1], samples=12, batch_size=5,
         keep_samples=True,

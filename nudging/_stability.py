@@ -1,0 +1,83 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from nudging._batches import check_whole, observing
+from nudging._loss import Loss
+from nudging._result import Array, attributes, dataset, layers
+
+
+def stability(
+    model: nn.Module,
+    data: Any,
+    blocks: str | Sequence[str],
+    *,
+    n_batches: int = 8,
+    batch_size: int = 128,
+    loss: Loss | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Do different batches agree on where a block's output should go?
+
+    The mean pairwise cosine, over batches, of the mean loss gradient with respect to the block's
+    output. It is near zero where samples pull in directions of their own, and near one where all
+    gradients have collapsed onto one direction.
+
+    Args:
+        model: Called as `model(inputs)`; left as it was found.
+        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        blocks: Names or patterns of modules that return one tensor, samples first.
+        n_batches: How many batches, at least two.
+        batch_size: Samples in each.
+        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
+        seed: Decides which samples.
+
+    Returns:
+        Dataset with `stability (layer)`, NaN where a batch has no gradient or there are fewer full
+        batches than asked for.
+
+    Raises:
+        ValueError: If an argument does not fit.
+        TypeError: If an argument is of the wrong kind.
+    """
+    check_whole("n_batches", n_batches, 2)
+    with observing(
+        model, data, blocks, None, loss=loss, samples=n_batches * batch_size,
+        batch_size=batch_size, seed=seed, label="stability",
+    ) as batches:  # fmt: skip
+        means = []
+        for seen in batches:
+            if len(seen.state) == batch_size:
+                means.append(mean_gradients(seen.state.gradient()))
+            last = seen
+    names, about = layers(last)
+    complete = len(means) == n_batches
+    values = pairwise_cosine(means) if complete else np.full(len(names), np.nan)
+    text = "mean cosine of the batches' mean gradients"
+    return dataset(
+        {"stability": ("layer", values, text)},
+        {"layer": (names, about)},
+        attributes("nudging.stability", model, None, last, seed=seed, batch_size=batch_size)
+        | {"n_batches": len(means)},
+    )
+
+
+def mean_gradients(gradient: dict[str, Tensor]) -> list[Tensor]:
+    """By block, the mean over samples, as one vector in double precision."""
+    return [value.double().mean(0).flatten().cpu() for value in gradient.values()]
+
+
+def pairwise_cosine(means: list[list[Tensor]]) -> Array:
+    """By block, the mean over pairs of batches; NaN if a batch has no gradient."""
+    found = []
+    for vectors in zip(*means, strict=True):
+        rows = torch.stack(vectors)
+        unit = rows / rows.norm(dim=1, keepdim=True)  # 0 / 0 is NaN
+        table = unit @ unit.T
+        off = table.sum() - table.diagonal().sum()
+        found.append(float(off) / (len(rows) * (len(rows) - 1)))
+    return np.array(found)
