@@ -56,7 +56,7 @@ def compare(model: CharacterModel, prompt: Tensor, follow: Tensor, rounds: int) 
     found: dict[str, xr.Dataset] = {name: way() for name, way in ways.items()}
     times = timing.interleaved(ways, rounds=rounds, warmup=1)
     for name, result in found.items():
-        numbers = (float(result[key]) for key in ("formula_compute", "compute"))
+        numbers = (float(result[key]) for key in ("compute", "compute_with_head"))
         print(
             f"  {name:22}", *(f"{n:7.2f} " for n in numbers), timing.ratio(times, name, "no exits")
         )

@@ -6,6 +6,10 @@ from probes._attach_exits import attach_exits
 from probes._decodable import Decodable
 from probes._exit_losses import Exits
 from probes._generate import generate
+from probes._html_exit_text import html_exit_text
+from probes._plot_exit_text import plot_exit_text
+from probes._plot_reliability import plot_reliability
+from probes._plot_tradeoff import plot_tradeoff
 from probes._probe import Probe
 
 __all__ = [
@@ -15,6 +19,10 @@ __all__ = [
     "attach",
     "attach_exits",
     "generate",
+    "html_exit_text",
+    "plot_exit_text",
+    "plot_reliability",
+    "plot_tradeoff",
     "schedules",
     "weightings",
 ]
