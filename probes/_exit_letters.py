@@ -7,8 +7,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-# From early (light) to late (dark enough to tell, light enough to read black letters on).
-COLOURS = ["#fff3c4", "#bfe3c0", "#8fbfe0", "#c9a8e0", "#f0b6a0", "#c8c8c8", "#e0e080", "#a0e0e0"]
+_EARLY, _MIDDLE, _LATE = (255, 190, 80), (165, 212, 160), (238, 242, 248)
 _SIGNS = str.maketrans({"\n": "\u21b5", "\t": "\u2192", "\r": "\u21b5", "$": r"\$"})
 
 
@@ -21,6 +20,7 @@ class Letters:
     wrong: NDArray[np.bool_]
     token: NDArray[np.int64]
     labels: list[str]
+    colours: list[str]  # of the labels: the earlier, the stronger
     knows: bool  # whether right and wrong were given
 
 
@@ -46,8 +46,6 @@ def letters(exits: xr.Dataset, text: Sequence[str]) -> Letters:
     else:
         names = [f"{n} layer{'s' if n > 1 else ''}" for n in range(depth.max(initial=0) + 1)]
     known = np.unique(depth)
-    if len(known) > len(COLOURS):
-        raise ValueError(f"`exits`: expected at most {len(COLOURS)} exits, got {len(known)}")
     repeats = [len(token) for token in tokens]
     correct = exits["correct"].values if "correct" in exits else np.full(len(depth), np.nan)
     return Letters(
@@ -56,5 +54,14 @@ def letters(exits: xr.Dataset, text: Sequence[str]) -> Letters:
         wrong=np.repeat(correct == 0, repeats),
         token=np.repeat(np.arange(len(tokens)), repeats),
         labels=[f"after {names[d]}" for d in known],
+        colours=[_colour(d / max(len(names) - 1, 1)) for d in known],
         knows=bool(np.isfinite(correct).any()),
     )
+
+
+def _colour(place: float) -> str:
+    """From the first layer (0) to the last (1); black and red letters can be read on all."""
+    start, end = (_EARLY, _MIDDLE) if place < 0.5 else (_MIDDLE, _LATE)
+    share = 2 * place if place < 0.5 else 2 * place - 1
+    parts = [round(a + share * (b - a)) for a, b in zip(start, end, strict=True)]
+    return "#" + "".join(f"{part:02x}" for part in parts)

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import xarray as xr
 
-from probes._exit_letters import COLOURS, letters
+from probes._exit_letters import letters
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>@TITLE@</title>
@@ -36,7 +36,7 @@ def html_exit_text(
         ValueError: If `exits` is none of these, or `text` has another length.
     """
     found = letters(exits, text)
-    styles = "".join(f"  .e{i} {{ background: {COLOURS[i]} }}\n" for i in range(len(found.labels)))
+    styles = "".join(f"  .e{i} {{ background: {v} }}\n" for i, v in enumerate(found.colours))
     legend = [f'<span class="e{i}">{html.escape(v)}</span>' for i, v in enumerate(found.labels)]
     if found.knows:
         legend.append('<span class="w">wrong</span>')

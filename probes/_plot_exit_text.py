@@ -5,7 +5,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
-from probes._exit_letters import COLOURS, letters
+from probes._exit_letters import letters
 
 WRONG = "#c00000"
 
@@ -45,7 +45,7 @@ def plot_exit_text(
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    colours = COLOURS[: len(found.labels)]
+    colours = found.colours
     board = np.full(rows * width, np.nan)
     board[: len(found.letters)] = found.exits
     ax.imshow(

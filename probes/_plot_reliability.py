@@ -55,7 +55,12 @@ def plot_reliability(
         row = part.sel(layer=layer)
         x, y = row["mean_confidence"].values, row["frequency"].values
         label = f"{layer}: ECE {float(row['ece']):.3f}, AUROC {float(row['auroc']):.2f}"
-        look = {"color": f"C{i}", "capsize": 2, "linewidth": 1.2, "label": label} | style
+        look: dict[str, Any] = {
+            "color": f"C{i}",
+            "capsize": 2,
+            "linewidth": 1.2,
+            "label": label,
+        } | style
         ax.errorbar(x, y, row["frequency_se"].values, **look)
         ax.scatter(x, y, 300 * np.nan_to_num(row["share"].values), color=look["color"], alpha=0.4)
     ax.set(

@@ -24,8 +24,8 @@ def plot_tradeoff(
     below the dashed one, confidence is worth no more than a coin.
 
     Args:
-        routes: Made by `route_exits` or `exits`. Along a dimension `seed`, thin curves are the seeds and thick
-            ones their mean.
+        routes: Made by `route_exits` or `exits`. Along a dimension `seed`, thin curves
+            are the seeds and thick ones their mean.
         measure: Which confidence measure.
         exit: Which exit is opened; the first if not given.
         compute: The horizontal axis: `"compute_with_head"` or `"compute"`, layers alone.
