@@ -6,7 +6,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from nudging._batches import Credit, Observed, check_positive, observing
+from nudging._batches import Credit, Observed, check_credit, check_positive, observing
 from nudging._loss import Loss
 from nudging._result import (
     Array,
@@ -70,6 +70,7 @@ def alignment(
         >>> found["cosine"].values.round(5)
         array([1., 1.])
     """
+    check_credit(credit)
     floor = check_positive("floor", floor)
     with observing(
         model, data, blocks, credit, loss=loss, samples=samples, batch_size=batch_size, seed=seed,

@@ -86,10 +86,9 @@ def audit(
     ) as batches:  # fmt: skip
         means, parts = [], []
         for seen in batches:
-            gradient = seen.state.gradient()
-            parts.append({"hidden": norms(seen.state.hidden), "grad": norms(gradient)})
+            parts.append({"hidden": norms(seen.state.hidden), "grad": norms(seen.state.gradient())})
             if len(seen.state) == batch_size:
-                means.append(mean_gradients(gradient))
+                means.append(mean_gradients(seen.state.gradient()))
             last = seen
     hidden, grad = joined(parts).values()
     found = dict.fromkeys(_CHECKS, np.nan)

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -20,7 +21,7 @@ Credit: TypeAlias = Callable[[State], Mapping[str, Tensor]]
 
 
 class Observed(NamedTuple):
-    """A batch, and the credit that a rule gives it (none without a rule)."""
+    """A batch, and the credit that a rule gives it, if there is one."""
 
     state: State
     credit: dict[str, Tensor]
@@ -46,8 +47,6 @@ def observing(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model`: expected a torch.nn.Module, got {type(model).__name__}")
-    if credit is not None and not callable(credit):
-        raise TypeError(f"`credit`: expected a callable, got {type(credit).__name__}")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
     by_sample, core = per_sample(loss), unwrap(model)
@@ -60,15 +59,15 @@ def observing(
         for inputs, targets in tqdm(batches, desc=label, unit="batch", disable=None, leave=False):
             x, y = _cast((inputs, targets), dtype)
             modules = find_blocks(precise, blocks)
-            if full is None:  # found out once, on two samples
-                few_x, few_y = tree_map_only(Tensor, lambda leaf: leaf[:2], (x, y))
-                full = why_full(record(precise, few_x, few_y, modules, by_sample))
-            state = seen = record(precise, x, y, modules, by_sample, full, first)
+            state = record(precise, x, y, modules, by_sample, full or "", first)
+            if full is None:  # found out once
+                full = why_full(state)
+                state = replace(state, full=full)
+            seen = state
             if credit is not None and precise is not core:
                 own = find_blocks(core, blocks)
                 seen = record(core, inputs, targets, own, by_sample, full, first)
-            given = {} if credit is None else checked(credit(seen), state)
-            yield Observed(state, given)
+            yield Observed(state, checked(credit(seen), state) if credit is not None else {})
             first += count_samples(inputs)
 
     with preserving(core):
@@ -101,6 +100,14 @@ def check_positive(name: str, value: float) -> float:
     if not number or not 0 < value < math.inf:
         raise ValueError(f"`{name}`: expected a positive, finite number, got {value!r}")
     return float(value)
+
+
+def check_credit(credit: Any) -> None:
+    """Refuse what cannot be called."""
+    if not callable(credit):
+        raise TypeError(
+            f"`credit`: expected a callable (state) -> mapping, got {type(credit).__name__}"
+        )
 
 
 def check_whole(name: str, value: int, least: int) -> None:

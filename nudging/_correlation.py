@@ -7,7 +7,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from nudging._batches import Credit, Observed, check_positive, check_whole, observing
+from nudging._batches import Credit, Observed, check_credit, check_positive, check_whole, observing
 from nudging._draws import draws
 from nudging._loss import Loss
 from nudging._result import Array, attributes, dataset, joined, layers, with_credit
@@ -61,6 +61,7 @@ def correlation(
         >>> found["correlation"].values.round(2)
         array([1., 1.])
     """
+    check_credit(credit)
     epsilon = check_positive("epsilon", epsilon)
     check_whole("n_directions", n_directions, 1)
     with observing(

@@ -6,7 +6,7 @@ import xarray as xr
 from torch import nn
 
 from nudging._alignment import alignment_batch, alignment_dataset
-from nudging._batches import Credit, check_positive, check_whole, observing
+from nudging._batches import Credit, check_credit, check_positive, check_whole, observing
 from nudging._correlation import correlation_batch, correlation_dataset
 from nudging._loss import Loss
 from nudging._nudge import check_etas, check_normalisation, nudge_batch, nudge_dataset
@@ -60,6 +60,7 @@ def measure(
         ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
         TypeError: If an argument is of the wrong kind.
     """
+    check_credit(credit)
     etas, floor = check_etas(eta), check_positive("floor", floor)
     epsilon = check_positive("epsilon", epsilon)
     check_normalisation(normalisation)

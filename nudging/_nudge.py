@@ -6,7 +6,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from nudging._batches import Credit, Observed, check_positive, observing
+from nudging._batches import Credit, Observed, check_credit, check_positive, observing
 from nudging._loss import Loss
 from nudging._result import (
     Array,
@@ -83,6 +83,7 @@ def nudge(
         >>> found["loss_change"].values.round(4), found["predicted_change"].values.round(4)
         (array([[-0.495]]), array([[-0.5]]))
     """
+    check_credit(credit)
     etas = check_etas(eta)
     check_normalisation(normalisation)
     with observing(

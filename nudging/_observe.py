@@ -51,10 +51,8 @@ def observe(
     by_sample = per_sample(loss)
     core = unwrap(model)
     modules = find_blocks(core, blocks)
-    if full is None:
-        few = [tree_map_only(Tensor, lambda t: t[:2], part) for part in (inputs, targets)]
-        full = why_full(record(core, few[0], few[1], modules, by_sample))
-    return record(core, inputs, targets, modules, by_sample, full)
+    state = record(core, inputs, targets, modules, by_sample, full or "")
+    return state if full is not None else replace(state, full=why_full(state))
 
 
 def find_blocks(model: nn.Module, blocks: str | Sequence[str]) -> dict[str, nn.Module]:
@@ -98,13 +96,17 @@ def record(
 
 @torch.no_grad()
 def why_full(state: State) -> str:
-    """Change each block a little and compare what follows with a full pass, bit for bit."""
-    generator, whole = torch.Generator().manual_seed(0), replace(state, full="to compare")
-    for name in state.blocks:
-        rest = state.hidden[name]
+    """Why full passes are needed, or nothing.
+
+    On two samples, each block is changed and what follows compared with a full pass, bit by bit.
+    """
+    x, y = tree_map_only(Tensor, lambda leaf: leaf[:2], (state.inputs, state.targets))
+    few = record(state.model, x, y, dict(state._modules), state.loss)
+    generator, whole = torch.Generator().manual_seed(0), replace(few, full="to compare")
+    for name, rest in few.hidden.items():
         noise = torch.randn(rest.shape, generator=generator).to(rest)
         moved = rest + 0.1 * rest.abs().mean() * noise
-        if not _same(*(s.losses(s.rest(name, moved)) for s in (state, whole))):
+        if not _same(*(s.losses(s.rest(name, moved)) for s in (few, whole))):
             return f"what follows {name} depends on more than the outputs of its modules"
     return ""
 

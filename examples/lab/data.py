@@ -1,7 +1,11 @@
-"""Images and labels for the examples: scikit-learn's digits, or an .npz such as CIFAR-10."""
+"""Images and labels for the examples: digits, torchvision's sets, an .npz, or a folder tree."""
 
+import hashlib
+import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,35 +13,68 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+# Names that torchvision reads, below the folder that RESONANCE_DATA names ("data" if unset).
+SETS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "FashionMNIST"}
+
 
 @dataclass(frozen=True)
 class Images:
-    """Training and test images `(sample, channel, height, width)`, standardised, with labels."""
+    """Training and test images `(sample, channel, height, width)`, standardised, with labels.
 
-    x_train: Tensor
+    Or, from a folder tree, arrays `(sample,)` of file names, read as they are needed.
+    """
+
+    x_train: Any
     y_train: Tensor
-    x_test: Tensor
+    x_test: Any
     y_test: Tensor
+    size: int | None = None  # of images that are still files
 
     @property
     def classes(self) -> int:
-        """How many classes the training labels have."""
-        return int(self.y_train.max()) + 1
+        """How many classes the labels have."""
+        return int(max(self.y_train.max(), self.y_test.max())) + 1
 
     @property
     def image(self) -> int:
         """Height (and width) of an image."""
-        return self.x_train.shape[-1]
+        return int(self.x_train.shape[-1]) if self.size is None else self.size
 
     @property
     def channels(self) -> int:
         """Channels of an image."""
-        return self.x_train.shape[1]
+        return int(self.x_train.shape[1]) if self.size is None else 3
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all labels and of some hundred images (of the names, if they are files)."""
+        found = hashlib.blake2b(digest_size=8)
+        for x, y in ((self.x_train, self.y_train), (self.x_test, self.y_test)):
+            found.update(y.numpy().tobytes())
+            if isinstance(x, Tensor):
+                found.update(x[:: max(len(x) // 100, 1)].numpy().tobytes())
+            else:
+                found.update("".join("/".join(Path(n).parts[-2:]) for n in x.tolist()).encode())
+        return found.hexdigest()
 
 
-def load(path: Path | None) -> Images:
-    """The .npz at `path`, or the digits if there is none."""
-    return digits() if path is None else load_npz(path)
+@lru_cache(maxsize=2)
+def load(source: str | Path | None = None) -> Images:
+    """Images by name or path.
+
+    Args:
+        source: "digits" (or None); "cifar10", "cifar100", "fashion-mnist"; an .npz with x_train,
+            y_train, x_test, y_test (uint8, channels last); or a folder with `train/<class>/` and
+            `val/<class>/`, such as ImageNet-1k.
+
+    Raises:
+        FileNotFoundError: If it is not there; says how to get it.
+    """
+    if source is None or source == "digits":
+        return digits()
+    if str(source) in SETS:
+        return load_set(str(source))
+    return load_folder(Path(source)) if Path(source).is_dir() else load_npz(Path(source))
 
 
 def digits(*, seed: int = 0) -> Images:
@@ -58,8 +95,9 @@ def load_npz(path: Path) -> Images:
     """
     if not Path(path).is_file():
         raise FileNotFoundError(
-            f"`data`: no file {path}; expected an .npz with x_train, y_train, "
-            "x_test, y_test, or no path at all for the bundled digits"
+            f"`data`: no file {path}; expected an .npz with x_train, y_train, x_test, y_test "
+            "(make one with numpy.savez), a folder with train/ and val/, one of "
+            f"{', '.join(SETS)}, or digits, which need no file"
         )
     with np.load(path) as archive:
         missing = {"x_train", "y_train", "x_test", "y_test"} - set(archive.files)
@@ -68,6 +106,49 @@ def load_npz(path: Path) -> Images:
         images = [_channels_first(archive[name], name) for name in ("x_train", "x_test")]
         labels = [archive[name] for name in ("y_train", "y_test")]
     return _standardised(images[0], labels[0], images[1], labels[1])
+
+
+def load_set(name: str) -> Images:
+    """One of torchvision's sets, as downloaded before; nothing is fetched here."""
+    import torchvision.datasets
+
+    root, kind = os.environ.get("RESONANCE_DATA", "data"), getattr(torchvision.datasets, SETS[name])
+    try:
+        parts = [kind(root, train=train, download=False) for train in (True, False)]
+    except RuntimeError as error:
+        raise FileNotFoundError(
+            f"`data`: no {name} below {Path(root).resolve()}; get it once, with a network, by "
+            f'`python -c "import torchvision; torchvision.datasets.{SETS[name]}({root!r}, '
+            'download=True)"`, or set RESONANCE_DATA to the folder that has it'
+        ) from error
+    images = [_channels_first(np.asarray(part.data), name) for part in parts]
+    labels = [np.asarray(part.targets) for part in parts]
+    return _standardised(images[0], labels[0], images[1], labels[1])
+
+
+def load_folder(path: Path, *, size: int = 224) -> Images:
+    """File names and labels of a tree `train/<class>/*`, `val/<class>/*`.
+
+    Raises:
+        FileNotFoundError: If a part of the tree is missing.
+        ValueError: If the two parts have different classes.
+    """
+    from torchvision.datasets import ImageFolder
+
+    for part in ("train", "val"):
+        if not (path / part).is_dir():
+            raise FileNotFoundError(
+                f"`data`: no folder {path / part}; expected one folder per class in train/ and in "
+                "val/ (ImageNet-1k: register at image-net.org, unpack, sort val/ into classes)"
+            )
+    train, test = ImageFolder(path / "train"), ImageFolder(path / "val")
+    if train.classes != test.classes:
+        raise ValueError(f"`data`: train/ and val/ of {path} have different classes")
+    (x_train, y_train), (x_test, y_test) = (
+        (np.array([name for name, _ in part.samples]), torch.tensor(part.targets))
+        for part in (train, test)
+    )
+    return Images(x_train, y_train, x_test, y_test, size)
 
 
 def _channels_first(images: np.ndarray, name: str) -> np.ndarray:

@@ -1,0 +1,75 @@
+"""Batches of images by row number: from memory, or from files through a DataLoader."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lab.data import Images
+
+
+def batches(
+    images: Images, part: str, groups: Sequence[Tensor], *, augment: bool = False, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs `(x, y)`, one for each group of rows.
+
+    Args:
+        images: Where from.
+        part: "train" or "test".
+        groups: Row numbers of each batch.
+        augment: Random crops and horizontal flips: 4 pixels of padding in memory, resized crops
+            of files.
+        seed: Decides them.
+    """
+    x, y = getattr(images, f"x_{part}"), getattr(images, f"y_{part}")
+    generator = torch.Generator().manual_seed(seed)
+    if not isinstance(x, Tensor):
+        files = _Files(x, y, images.image, augment)
+        workers = min(8, os.cpu_count() or 1) if len(x) > 1000 else 0
+        rows = [group.tolist() for group in groups]
+        yield from DataLoader(files, batch_sampler=rows, num_workers=workers, generator=generator)
+        return
+    for rows in groups:
+        batch = x[rows]
+        yield (crop_and_flip(batch, generator) if augment else batch), y[rows]
+
+
+def crop_and_flip(x: Tensor, generator: torch.Generator, *, padding: int = 4) -> Tensor:
+    """Each image shifted by up to `padding` pixels each way, and flipped with probability 1/2."""
+    n, _, height, width = x.shape
+    padded = F.pad(x, [padding] * 4)
+    shifts = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator)
+    flipped = torch.rand(n, 1, generator=generator) < 0.5
+    columns = torch.arange(width).expand(n, -1)
+    columns = torch.where(flipped, width - 1 - columns, columns) + shifts[1]
+    rows = torch.arange(height) + shifts[0]
+    samples = torch.arange(n)[:, None, None]
+    return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+class _Files(Dataset[tuple[Tensor, Tensor]]):
+    """Images read from files: standard crops, no heavy augmentation."""
+
+    def __init__(self, names: Any, labels: Tensor, size: int, augment: bool) -> None:
+        from torchvision.transforms import v2
+
+        shape: list[Any] = [v2.Resize(size * 256 // 224), v2.CenterCrop(size)]
+        if augment:
+            shape = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip()]
+        norm = v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        scaled = v2.ToDtype(torch.float32, scale=True)
+        self.transform = v2.Compose([v2.PILToTensor(), *shape, scaled, norm])
+        self.names, self.labels = names, labels
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        from PIL import Image
+
+        with Image.open(self.names[row]) as picture:
+            return self.transform(picture.convert("RGB")), self.labels[row]

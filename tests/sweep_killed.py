@@ -1,0 +1,25 @@
+"""Run by `test_lab_sweep.py`: a sweep that is killed in its third run."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from test_lab_sweep import RECIPES
+
+from lab import sweep as module
+
+torch.set_num_threads(1)
+train, started = module.train, []
+
+
+def killed(recipe, **settings):
+    started.append(recipe)
+    if len(started) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return train(recipe, **settings)
+
+
+module.train = killed
+module.sweep(RECIPES, cache=Path(sys.argv[1]))

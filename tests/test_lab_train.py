@@ -1,0 +1,151 @@
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import xarray as xr
+from torch import nn
+
+import probes
+from lab import backbones
+from lab.data import digits
+from lab.recipe import Recipe
+from lab.samples import subset
+from lab.train import train
+
+HERE = Path(__file__).parent
+TINY = Recipe(per_class=6, test_per_class=5, epochs=3, batch=16, n=3, trace_every=2)
+
+
+def test_the_loop_is_plain_training():
+    """Oracle: the same run written out by hand, with torch and `probes.attach` alone."""
+    recipe = replace(TINY, lr=3e-3, clip=0.5, schedule="cosine", min_lr=1e-4, warm_up=1)
+    found = train(recipe)
+
+    images = subset(digits(), 6, 5, seed=42)
+    torch.manual_seed(42)
+    model = backbones.mlp(10, inputs=64)
+    probe = probes.attach(model, "blocks.[0-3]", 3, 1.0, sample=images.x_train[:2], seed=42)
+    learned = [*model.parameters(), *probe.parameters()]
+    optimizer = torch.optim.AdamW(learned, lr=3e-3, weight_decay=1e-2)
+    for epoch in range(3):
+        generator = torch.Generator().manual_seed(42_000 + epoch)
+        correct, total = 0, 0.0
+        groups = torch.randperm(60, generator=generator).split(16)
+        for step, rows in enumerate(groups):
+            time = epoch + (step + 0.5) / 4
+            cosine = 1e-4 + (3e-3 - 1e-4) * (1 + np.cos(np.pi * (time - 1) / 2)) / 2
+            optimizer.param_groups[0]["lr"] = 3e-3 * time if time < 1 else cosine
+            logits, y = model(images.x_train[rows]), images.y_train[rows]
+            loss = F.cross_entropy(logits, y)
+            (loss + probe.loss(y)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            correct += int((logits.argmax(1) == y).sum())
+            total += loss.item() * len(y)
+        assert found["train_accuracy"][epoch].item() == correct / 60
+        np.testing.assert_allclose(found["train_loss"][epoch], total / 60, rtol=1e-6)
+        with torch.no_grad():
+            logits = model(images.x_test)
+        expected = F.cross_entropy(logits, images.y_test).item()
+        np.testing.assert_allclose(found["test_loss"][epoch], expected, rtol=1e-5)
+        accuracy = (logits.argmax(1) == images.y_test).double().mean().item()
+        assert found["test_accuracy"][epoch].item() == accuracy
+    assert found["step"].values.tolist() == [0, 2, 4, 6, 8, 10]
+
+
+def test_runs_repeat_and_leave_the_random_state():
+    recipe = replace(TINY, backbone="vit6", attention_epochs=(1, 3), augment=True, n=2)
+    before = torch.get_rng_state()
+    first, second = train(recipe), train(recipe)
+    assert torch.equal(torch.get_rng_state(), before)
+    xr.testing.assert_identical(first, second)
+    assert first["seen_epoch"].values.tolist() == [1, 3]
+    assert bool(first["entropy"].notnull().all())
+    for name, variable in first.variables.items():
+        assert "long_name" in variable.attrs, name
+
+
+@pytest.mark.parametrize("backbone", ["mlp", "cnn"])  # the second has dropout
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, backbone):
+    recipe = replace(TINY, backbone=backbone, per_class=2)
+    whole, path = train(recipe), tmp_path / "run.pt"
+    import lab.train as module
+
+    evaluated = []
+
+    def stop_at_the_third(run):
+        evaluated.append(1)
+        if len(evaluated) == 3:
+            raise KeyboardInterrupt
+        return evaluate(run)
+
+    evaluate = module._evaluate
+    monkeypatch.setattr(module, "_evaluate", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, checkpoint=path, every=1)
+    monkeypatch.undo()
+    resumed = train(recipe, checkpoint=path, every=1)
+    xr.testing.assert_allclose(whole, resumed, rtol=1e-12)
+    assert len(evaluated) == 3
+
+
+def test_controls_and_strengths_change_what_they_should():
+    plain = train(replace(TINY, n=0))
+    capacity = train(replace(TINY, connected=False))
+    same = ["train_loss", "test_loss", "train_accuracy", "auxiliary_loss"]
+    xr.testing.assert_identical(plain[same].drop_attrs(), capacity[same].drop_attrs())
+    runs = [train(replace(TINY, strength=s)) for s in ("constant", "linear", "balance", "gate")]
+    runs.append(train(replace(TINY, loss="ce")))
+    runs.append(train(replace(TINY, active="all")))
+    finals = {run["test_loss"][-1].item() for run in [plain, *runs]}
+    assert len(finals) == 7
+
+
+def test_divergence_is_recorded():
+    run = train(replace(TINY, lr=1e30, optimizer="sgd"))
+    assert run["diverged"].item() == 1
+    assert bool(np.isnan(run["test_accuracy"][-1]))
+    assert run.sizes["epoch"] == 3
+    assert train(TINY)["diverged"].item() == 0
+
+
+def test_two_processes_train_as_one(tmp_path):
+    """15 images of each class in batches of 32: the last batch has 22, 11 for each process."""
+    recipe = replace(TINY, backbone="vit6", per_class=15, test_per_class=3, batch=32, epochs=2)
+    single = train(recipe)
+    paths = os.pathsep.join([str(HERE.parent / "examples"), str(HERE.parent)])
+    # `--cpu --num_processes 2` starts one process unless there is an mpirun; this starts two.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"]
+    launch += ["--num_processes", "2", "--num_machines", "1", "--main_process_port", "0"]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", str(HERE / "train_launched.py")]
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    environment |= {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [*launch, repr(asdict(recipe)), str(tmp_path / "run.nc")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    both = xr.load_dataset(tmp_path / "run.nc", engine="h5netcdf")
+    assert both.attrs.pop("processes") == 2
+    for name in ("train_loss", "test_loss", "auxiliary_loss", "grad_norm", "cosine_total"):
+        np.testing.assert_allclose(both[name], single[name], rtol=2e-4, err_msg=name)
+    np.testing.assert_allclose(both["test_accuracy"], single["test_accuracy"])
+
+
+def test_bad_recipes():
+    with pytest.raises(ValueError, match="`backbone`: expected one of mlp, cnn"):
+        Recipe(backbone="perceptron")
+    with pytest.raises(ValueError, match="`schedule`: expected one of"):
+        Recipe(schedule="wavy")
+    with pytest.raises(ValueError, match="expected at least 1, 1 and 0"):
+        Recipe(epochs=0)
