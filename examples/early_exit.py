@@ -20,7 +20,7 @@ from lab.report import SCALES, publish
 from lab.train_text import Variant, train
 
 ALPHAS = {"smoke": (0.7,), "cpu": (0.3, 0.5, 0.7, 0.9), "paper": (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)}
-EPOCHS = {"smoke": 1, "cpu": 4, "paper": 10}
+EPOCHS = {"smoke": 3, "cpu": 4, "paper": 10}
 CHARACTERS = {"smoke": 40_000, "cpu": None, "paper": None}
 
 
@@ -35,14 +35,14 @@ def main(argv: list[str] | None = None) -> None:
     variants += [Variant("asymmetric_l2", 0.7)]
     seeds = range(42, 42 + (args.seeds or {"smoke": 1}.get(args.scale, 5)))
     epochs = args.epochs or EPOCHS[args.scale]
-    runs = {"epochs": epochs, "cache": args.cache}
+    runs = {"epochs": epochs, "cache": args.cache or args.output.parent / "cache"}
     result = exit_study.measure(corpus, variants, seeds, **runs)
     print(exit_study.show(result), "\n")
     model = train(corpus, Variant("asymmetric", 0.7), seed=seeds[0], **runs)
     samples = 4 if args.scale == "smoke" else 64
     print(exit_study.skip(model, corpus, samples=samples, threshold=0.8), "\n")
     figures = {"": tradeoffs(result)} | details(result, model, corpus)
-    budget = f"{len(corpus.train)} characters, {epochs} epochs, {len(seeds)} seeds"
+    budget = f"{len(corpus.train)} characters, epochs: {epochs}, seeds: {len(seeds)}"
     whole = xr.merge([result, report], combine_attrs="no_conflicts")
     publish(whole, figures, exit_study.compare(result), output=args.output, budget=budget)
 
@@ -80,7 +80,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     source.add_argument("--periodic", action="store_true", help="two repeated sentences")
     parser.add_argument("--seeds", type=int, help="how many seeds, from 42 on")
     parser.add_argument("--epochs", type=int, help="passes over the training part")
-    parser.add_argument("--cache", type=Path, default=Path("results/cache"), help="trained models")
+    parser.add_argument("--cache", type=Path, help="trained models; beside the output by default")
     parser.add_argument("--output", type=Path, default=Path("results/early_exit.nc"))
     return parser.parse_args(argv)
 

@@ -158,6 +158,25 @@ def test_following_a_text_gives_its_cross_entropy():
     assert probes.generate(model, text, 2)["correct"].isnull().all()
 
 
+def test_recomputing_gives_what_the_analysis_of_one_pass_says():
+    model = sharp(partial(CharacterModel, 11))
+    text = prompt(samples=4, length=20)
+    record = probes.record_exits(model, (text[:, :-1], text[:, 1:]), "layers.*")
+    threshold = float(record["confidence"].sel(measure="max softmax").isel(layer=0).median())
+    settings = {"layers": "layers.*", "threshold": threshold, "follow": text[:, 1:]}
+    exact = probes.generate(model, text[:, :1], 19, skipped="recompute", **settings)
+    tokens = probes.exit_map(record, threshold)
+    np.testing.assert_array_equal(exact["depth"].values.ravel(), tokens["left_at"] + 1)
+    for ours, theirs in (("token", "prediction"), *((n, n) for n in ("confidence", "correct"))):
+        np.testing.assert_allclose(exact[ours].values.ravel(), tokens[theirs], rtol=1e-9)
+    routed = probes.route_exits(record, thresholds=[threshold])
+    routed = routed.sel(measure="max softmax", exit="any").squeeze()
+    assert np.exp(exact["cross_entropy"].mean()) == pytest.approx(float(routed["perplexity"]))
+    assert exact["compute"] == pytest.approx(float(routed["compute"]))
+    propagated = probes.generate(model, text[:, :1], 19, **settings)
+    assert abs(propagated["cross_entropy"] - exact["cross_entropy"]).max() > 1e-3
+
+
 def test_draws_follow_the_softmax_at_its_temperature():
     model = sharp(Averager)
     model.head.weight.data /= 3

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.stats
+import torch
 import torch.nn.functional as F
 import xarray as xr
 
@@ -63,7 +64,8 @@ def measure(
     label = xr.Variable("variant", [str(v) for v in variants], {"long_name": "loss weights"})
     result = xr.concat(rows, label, combine_attrs="drop_conflicts")
     alone = [train(corpus, ONE_LAYER, seed=s, epochs=epochs, cache=cache) for s in seeds]
-    entropy = np.array([float(F.cross_entropy(m(x).mT, y)) for m in alone])
+    with torch.no_grad():
+        entropy = np.array([float(F.cross_entropy(m(x).mT, y)) for m in alone])
     words = {"long_name": "perplexity of a model of one layer"}
     return result.assign(one_layer_perplexity=("seed", np.exp(entropy), words))
 
@@ -99,7 +101,8 @@ def compare(result: xr.Dataset) -> list[Row]:
 
 def _row(quantity: str, published: float, values: xr.DataArray) -> Row:
     mean, half = interval(values)
-    return Row(quantity, published, mean, note=f"+- {half:.2g} over seeds, other text")
+    spread = f"+- {half:.2g} over seeds" if half == half else "one seed"
+    return Row(quantity, published, mean, note=f"{spread}, other text")
 
 
 def show(result: xr.Dataset) -> str:
