@@ -156,7 +156,7 @@ def test_a_softmax_along_another_axis_is_named():
     with pytest.warns(UserWarning, match="another axis than the last, in 0"):
         seen = attention.capture(model, x, queries="mean")
     assert list(seen["layer"]) == ["1.self_attn"]
-    with pytest.raises(ValueError, match="no attention was seen.*another axis"):
+    with pytest.raises(ValueError, match=r"no attention was seen.*another axis"):
         attention.capture(model[0], x, queries="mean")
 
 
