@@ -5,21 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from exit_models import BLOCKS, gpt2, images, text, text_model, vit
+from exit_models import BLOCKS, gpt2, images, sharpened, text, text_model, vit
 from made_records import sure_share
 from torch import nn
 
 import probes
 
 THRESHOLDS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.8, 1.01)
-
-
-def sharpened(**options):
-    """A text model whose confidences spread over the unit interval."""
-    model = text_model(**options)
-    with torch.no_grad():
-        model.head.weight.mul_(3)
-    return model
 
 
 def logits_by_hand(model, ids):
