@@ -112,7 +112,8 @@ def saved_credit(result: xr.Dataset) -> xr.Dataset:
     chosen = [name for name in result.variables if str(name).startswith(_PREFIX)]
     if not chosen:
         raise ValueError("`result`: expected one with a saved credit, got none in it")
-    only = result[chosen].drop_vars([n for n in result.coords if n not in chosen])
+    others = [n for n in result.coords if n not in chosen]
+    only = result[chosen].drop_vars(others, errors="ignore")
     cut = {name: str(name).removeprefix(_PREFIX) for name in {*only.variables, *only.dims}}
     attrs = {k.removeprefix(_PREFIX): v for k, v in result.attrs.items() if k.startswith(_PREFIX)}
     only = only.rename(cut)

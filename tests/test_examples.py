@@ -10,6 +10,7 @@ import xarray as xr
 mpl.use("agg")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {
+    "credit_audit.py": ["--seeds", "1", "--methods", "SB+pen", "CB+pen", "DFA+pen", "frozen"],
     "figure5_landscape.py": ["--size", "5", "--samples", "40"],
     "figure6_attention.py": ["--epochs", "2", "--images", "16", "--branches", "2"],
     "quickstart.py": ["--epochs", "2", "--n", "3"],
