@@ -90,7 +90,9 @@ def trace(root: nn.Module, layers: list[str], sample: Any) -> Trace:
         _check_order(found)
         return found
     hint = "" if sample is not None else "; give an input batch as `sample`"
-    raise ValueError(f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})")
+    raise ValueError(
+        f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})"
+    ) from first
 
 
 def logits_of(output: Any) -> Tensor:
