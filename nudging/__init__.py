@@ -15,8 +15,11 @@ from nudging._load_credit import load_credit
 from nudging._measure import measure
 from nudging._nudge import nudge
 from nudging._observe import observe
+from nudging._plot_alignment import plot_alignment
+from nudging._plot_dissociation import plot_dissociation
+from nudging._plot_nudge import plot_nudge
 from nudging._random import random
-from nudging._result import saved_credit
+from nudging._saved_credit import saved_credit
 from nudging._stability import stability
 from nudging._state import State
 from nudging._state_bridge import StateBridge
@@ -39,6 +42,9 @@ __all__ = [
     "measure",
     "nudge",
     "observe",
+    "plot_alignment",
+    "plot_dissociation",
+    "plot_nudge",
     "random",
     "saved_credit",
     "stability",

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from probes._inspect import _guesses, call
+from probes._inspect import call
+from probes._likely_inputs import likely_inputs
 from probes._pooling import first_tensor
 from resonance import device_of, evaluating, find_layers, preserving
 
@@ -181,6 +182,6 @@ def _inputs(root: nn.Module) -> Any:
     if isinstance(first, nn.Embedding):
         ids = torch.randint(first.num_embeddings, (2, _TOKENS), generator=generator)
         yield ids.to(device_of(root))
-    for zeros in _guesses(root):
+    for zeros in likely_inputs(root):
         # Noise, not zeros: equal positions would not tell a mean from a first token.
         yield torch.randn(zeros.shape, generator=generator).to(zeros)
