@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,18 @@ def run(case: Case, *, cache: Path) -> xr.Dataset:
     found = measured(trained, images)
     write_atomically({path: partial(found.to_netcdf, engine="h5netcdf")})
     return found
+
+
+def joined(runs: Sequence[xr.Dataset], methods: Sequence[str], seeds: Sequence[int]) -> xr.Dataset:
+    """Runs, seed by seed for each method, as one Dataset; the feedback stays with its own run."""
+    plain = [r.drop_vars([v for v in r.variables if str(v).startswith("credit.")]) for r in runs]
+    along = xr.Variable("seed", list(seeds), {"long_name": "seed of weights, feedback and order"})
+    label = xr.Variable("method", list(methods), {"long_name": "credit, with or without penalty"})
+    pieces = [
+        xr.concat(plain[i : i + len(seeds)], along, combine_attrs="drop_conflicts")
+        for i in range(0, len(plain), len(seeds))
+    ]
+    return xr.concat(pieces, label, combine_attrs="drop_conflicts")
 
 
 def key_of(case: Case, images: Images) -> str:
