@@ -132,7 +132,7 @@ class Tap(TorchFunctionMode):
                 )
 
     def _remember(self, args: Sequence[Any], kwargs: dict[str, Any], weights: Tensor) -> None:
-        scores = args[0] if args else kwargs.get("input", kwargs.get("self"))
+        scores = args[0] if args else kwargs["input" if "input" in kwargs else "self"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         place = locate(self.names) if scores.dim() > 2 else None
         if place is None:
