@@ -3,6 +3,7 @@
 from probes import schedules, weightings
 from probes._attach import attach
 from probes._attach_exits import attach_exits
+from probes._calibrate_exits import calibrate_exits
 from probes._decodable import Decodable
 from probes._exit_losses import Exits
 from probes._exit_map import exit_map
@@ -23,6 +24,7 @@ __all__ = [
     "Probe",
     "attach",
     "attach_exits",
+    "calibrate_exits",
     "exit_map",
     "exit_reliability",
     "exits",
