@@ -61,6 +61,16 @@ def test_a_compiled_model_gives_the_surface_of_the_model(how, loss):
     torch.testing.assert_close(model(x), plain(x), rtol=0, atol=0)
 
 
+def test_a_compiled_part_is_moved_like_any_other():
+    model, data = compiled(make_mlp(), "part"), make_data()
+    before = snapshot(model)
+    found = landscape.grid(model, data, samples=30, size=5)
+    assert snapshot(model) == before
+    with torch.compiler.set_stance("force_eager"):
+        expected = landscape.grid(model, data, samples=30, size=5)
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-12)
+
+
 @pytest.mark.parametrize("how", ["wrapped", "in place"])
 def test_recomputed_batch_norm_under_compilation(how):
     torch.manual_seed(0)
