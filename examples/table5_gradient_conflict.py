@@ -78,7 +78,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help=".npz with x_train, y_train, x_test, y_test")
     parser.add_argument("--output", type=Path, default=Path("results/table5.nc"))
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--samples", type=int, help="training images to use; all by default")
+    parser.add_argument("--samples", type=int, default=1000, help="training images to use")
     return parser.parse_args(argv)
 
 

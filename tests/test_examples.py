@@ -10,6 +10,8 @@ import xarray as xr
 mpl.use("agg")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {
+    "credit_audit.py": ["--seeds", "1", "--methods", "SB+pen", "CB+pen", "DFA+pen", "frozen"],
+    "early_exit.py": ["--seeds", "2", "--epochs", "1"],
     "figure5_landscape.py": ["--size", "5", "--samples", "40"],
     "figure6_attention.py": ["--epochs", "2", "--images", "16", "--branches", "2"],
     "quickstart.py": ["--epochs", "2", "--n", "3"],
@@ -30,7 +32,8 @@ def test_every_example_is_listed():
 
 
 @pytest.mark.parametrize("name", list(TINY))
-def test_example_runs(name, tmp_path, capsys):
+def test_example_runs(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where finished runs are kept
     output = tmp_path / "nested" / "result.nc"
     main = runpy.run_path(str(EXAMPLES / name))["main"]
     main([*TINY[name], "--output", str(output)])
