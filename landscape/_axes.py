@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -43,8 +44,7 @@ def check_directions(directions: Directions, normalisation: str | None) -> str:
     wanted = "`directions`: expected one or two mappings of tensors by parameter name"
     if not isinstance(directions, Mapping | Sequence):
         raise TypeError(f"{wanted}, got {type(directions).__name__}")
-    given: list[Mapping[str, Tensor]]
-    given = [directions] if isinstance(directions, Mapping) else list(directions)
+    given: list[Any] = [directions] if isinstance(directions, Mapping) else list(directions)
     if len(given) not in (1, 2) or not all(isinstance(d, Mapping) for d in given):
         raise ValueError(f"{wanted}, got [{', '.join(type(d).__name__ for d in given)}]")
     for name, tensor in ((name, tensor) for d in given for name, tensor in d.items()):

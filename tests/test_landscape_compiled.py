@@ -44,7 +44,6 @@ def closure(model, x, y):
         ("wrapped", closure),
         ("in place", None),
         ("forward", None),
-        ("part", None),
     ],
 )
 def test_a_compiled_model_gives_the_surface_of_the_model(how, loss):
