@@ -12,12 +12,12 @@ import copy
 import statistics
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
 
+import networks  # before `timing`, which moves this folder out of the way
 import peers
 import timing
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import landscape
@@ -54,7 +54,7 @@ def exact(goals: Goals, args: argparse.Namespace) -> None:
     """Every point of a plane: cost per point against loss-landscapes."""
     print("\nexact, CPU ms per point (500 images 32 x 32)")
     data = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))
-    rows = [("MLP 3072-6x64-10", _narrow_mlp(), (5, 21), 3, 4.0)]
+    rows = [("MLP 3072-6x64-10", networks.narrow_mlp(), (5, 21), 3, 4.0)]
     rows += [("MLP of the paper", mlp(10), (5, 21), 3, 0.0)]  # no bar: see the note below
     if not args.quick:
         rows += [("CNN", cnn(10), (2, 3), 3, 1.35), ("ViT-6L", vit6(10), (2, 3), 3, 1.3)]
@@ -97,11 +97,13 @@ def adaptive(goals: Goals, args: argparse.Namespace) -> None:
     print("\nadaptive, tolerance 1e-2, trained on digits, 500 images, CPU s for 51 x 51")
     images = digits()
     data = images.x_train[:500], images.y_train[:500]
-    networks = {"MLP": mlp(10, inputs=64), "CNN": cnn(10, channels=1, dropout=0.0)}
+    trained = {"MLP": mlp(10, inputs=64), "CNN": cnn(10, channels=1, dropout=0.0)}
     if not args.quick:
-        networks["ViT-6L"] = vit6(10, image=8, patch=2, channels=1)
-    for name, model in networks.items():
-        _train(model, images.x_train, images.y_train)
+        trained["ViT-6L"] = vit6(10, image=8, patch=2, channels=1)
+    warm = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    landscape.grid(warm, data, method="adaptive")  # libraries are loaded by now
+    for name, model in trained.items():
+        networks.train(model, images.x_train, images.y_train)
         peers.without_zeros(model).eval()
         found = []
         ours = timing.cpu_time(
@@ -132,7 +134,7 @@ def curvature(goals: Goals, _args: argparse.Namespace) -> None:
 
     print("\ncurvature")
     data = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))
-    model = _narrow_mlp().eval()
+    model = networks.narrow_mlp().eval()
     about = curvature_of(
         model, data, None, "hessian", None, samples=500, seed=0, memory=2**31, batch_size=None
     )
@@ -151,7 +153,7 @@ def curvature(goals: Goals, _args: argparse.Namespace) -> None:
     goals.append(("product with the Hessian: forward passes", passes, "at most", 3.0))
     images = digits()
     model = mlp(10, inputs=64)
-    _train(model, images.x_train, images.y_train)
+    networks.train(model, images.x_train, images.y_train)
     data = images.x_train[:500], images.y_train[:500]
     none = {"trace_probes": 0, "density_runs": 0}
     best = landscape.curvature(model, data, k=5, tolerance=1e-8, **none)["largest"]
@@ -170,14 +172,6 @@ def memory(goals: Goals, _args: argparse.Namespace) -> None:
     peak = timing.peak_bytes(lambda: landscape.grid(model, data, samples=8, size=3))
     # A hundredth for what is in use for a moment: activations, a quarter million numbers widened.
     goals.append(("memory beyond the model: copies of it", peak / size, "at most", 2.02))
-
-
-def _narrow_mlp() -> nn.Sequential:
-    widths = [3072, *[64] * 6, 10]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for a, b in pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def _beyond_first_layer(model: nn.Module, data: peers.Data) -> tuple[float, float]:
@@ -199,17 +193,6 @@ def _seconds(model: nn.Module, data: peers.Data, size: int) -> float:
 def _forward(model: nn.Module, data: peers.Data) -> None:
     with torch.no_grad():
         F.cross_entropy(model(data[0]), data[1])
-
-
-def _train(model: nn.Module, x: Tensor, y: Tensor, steps: int = 150) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    generator = torch.Generator().manual_seed(0)
-    model.train()
-    for _ in range(steps):
-        rows = torch.randint(0, len(x), (64,), generator=generator)
-        optimizer.zero_grad()
-        F.cross_entropy(model(x[rows]), y[rows]).backward()
-        optimizer.step()
 
 
 if __name__ == "__main__":
