@@ -164,6 +164,14 @@ def test_small_changes_are_measured_in_double_precision():
     assert (found["correlation"] > 0.999).all()
     single = nudging.correlation(model, data, nudging.backprop, "blocks.*", dtype=None, **tiny)
     assert (single["correlation"] < 0.9).all()
+    seen = []
+
+    def credit(state):
+        seen.extend(h.dtype for h in state.hidden.values())
+        return state.gradient()
+
+    nudging.correlation(model, data, credit, "blocks.*", n_directions=1, samples=None)
+    assert set(seen) == {torch.float32}  # credits see the model as it is
     assert (found.attrs["dtype"], single.attrs["dtype"]) == ("float64", "float32")
 
 
