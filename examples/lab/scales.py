@@ -1,6 +1,8 @@
 """How much is spent: the paper's recipes, and what is cut from them at the smaller scales."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lab.recipe import Recipe
@@ -37,7 +39,8 @@ PAPER: dict[str, dict[str, Any]] = {
     "vit_base": _IMAGENET | _COSINE | {"weight_decay": 0.3},
 }
 _CUT: dict[str, dict[str, Any]] = {
-    "smoke": {"per_class": 8, "test_per_class": 5, "epochs": 3, "batch": 20, "trace_every": 1},
+    "smoke": {"per_class": 8, "test_per_class": 5, "epochs": 3, "batch": 20, "trace_every": 1}
+    | {"lr": 3e-3},
     "cpu": {"per_class": 150, "test_per_class": 100, "epochs": 8, "batch": 32, "trace_every": 5},
     "paper": {"trace_every": 50},
 }
@@ -56,6 +59,8 @@ def base(backbone: str, args: argparse.Namespace, paper_data: str, **changes: An
         changes: Fields of the recipe that are the script's own; these win.
     """
     settings: dict[str, Any] = {"backbone": backbone} | PAPER[backbone] | _CUT[args.scale]
+    if args.scale == "smoke" and backbone not in SMALL:
+        settings["lr"] = 1e-3
     if args.scale == "cpu" and backbone == "mlp":
         settings |= _CHEAP
     if args.scale != "paper" and backbone not in SMALL:
@@ -78,8 +83,19 @@ def seeds(args: argparse.Namespace, published: int = 10) -> list[int]:
     return list(range(FIRST_SEED, FIRST_SEED + count))
 
 
-def in_words(recipe: Recipe, n_seeds: int) -> str:
-    """What one run of a recipe costs, for the tables."""
-    data = recipe.data.rsplit("/", 1)[-1].removesuffix(".npz")
-    images = "all images" if recipe.per_class is None else f"{recipe.per_class} images per class"
-    return f"{data}, {images}, {recipe.epochs} epochs, {n_seeds} seeds"
+def budget_of(recipes: Sequence[Recipe], n_seeds: int) -> str:
+    """What was spent, in words: images and epochs of each backbone, if they differ."""
+    spent = dict.fromkeys((LABELS[r.backbone], _in_words(r)) for r in recipes)
+    words = list(dict.fromkeys(text for _, text in spent))
+    if len(words) > 1:
+        words = [
+            f"{'/'.join(dict.fromkeys(name for name, text in spent if text == word))} {word}"
+            for word in words
+        ]
+    data = Path(recipes[0].data).stem
+    return f"{data}, {', '.join(words)}, {n_seeds} seed{'s' if n_seeds > 1 else ''}"
+
+
+def _in_words(recipe: Recipe) -> str:
+    images = "all images" if recipe.per_class is None else f"{recipe.per_class}/class"
+    return f"{images} x {recipe.epochs} epochs"
