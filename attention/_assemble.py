@@ -1,13 +1,12 @@
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
-from numpy.typing import NDArray
-from torch import Tensor
 
 from attention._measure import MEASURES, Meaning
-from attention._read import Reading, Settings
+from attention._prediction import prediction_of
+from attention._read import Array, Reading, Settings
 
 _VARIABLES = MEASURES | {
     "distance": Meaning("mean attention distance", "token"),
@@ -19,8 +18,12 @@ def assemble(
     passes: list[dict[str, Reading]],
     settings: Settings,
     attributes: Mapping[str, str | int | float],
+    output: Any,
 ) -> xr.Dataset:
-    """Lay readings out over `(sample, layer, head, query, key)`, with NaN where one is smaller."""
+    """Lay readings out over `(sample, layer, head, query, key)`, with NaN where one is smaller.
+
+    `output` is what the model returned, or None to leave it out.
+    """
     layers = list(passes[0])
     for readings in passes[1:]:
         if list(readings) != layers:
@@ -30,17 +33,22 @@ def assemble(
             )
     by_query = settings.queries not in ("cls", "mean")
     dims = ["sample", "layer", "head", "query"][: 4 if by_query else 3]
-    data: dict[str, tuple[list[str], NDArray[np.float64], dict[str, str]]] = {}
+    data: dict[str, xr.Variable] = {}
     for name, meaning in _VARIABLES.items():
         own = [dim for dim in dims if dim != "head" or name != "head_similarity"]
         parts = [_join([readings[layer].values[name] for readings in passes]) for layer in layers]
-        data[name] = (own, _pad(parts if by_query else [p[..., 0] for p in parts]), _attrs(meaning))
+        array = _pad(parts if by_query else [part[..., 0] for part in parts])
+        data[name] = xr.Variable(own, array, _attrs(meaning))
     if settings.maps:
         rows = [_join([readings[layer].weights for readings in passes]) for layer in layers]
         array = _pad(rows if by_query else [row[..., 0, :] for row in rows])
-        data["weight"] = ([*dims, "key"], array, _attrs(Meaning("attention weight")))
-    sizes = {d: n for own, array, _ in data.values() for d, n in zip(own, array.shape, strict=True)}
-    return xr.Dataset(data, _coordinates(sizes, passes[0], settings), dict(attributes))
+        data["weight"] = xr.Variable([*dims, "key"], array, _attrs(Meaning("attention weight")))
+    sizes = {str(dim): n for variable in data.values() for dim, n in variable.sizes.items()}
+    coordinates = _coordinates(sizes, passes[0], settings)
+    if output is not None:
+        data["prediction"], axes = prediction_of(output, sizes["sample"])
+        coordinates |= axes
+    return xr.Dataset(data, coordinates, dict(attributes))
 
 
 def _coordinates(
@@ -79,14 +87,17 @@ def _side(reading: Reading, axis: int) -> float:
     return float("nan") if reading.layout.keys is None else float(reading.layout.keys[axis])
 
 
-def _join(parts: list[Tensor | None]) -> NDArray[np.float64]:
-    whole = torch.cat([part for part in parts if part is not None])
-    return np.asarray(whole.to("cpu", torch.float64))
+def _join(parts: list[Array | None]) -> Array:
+    known = [part for part in parts if part is not None]
+    return known[0] if len(known) == 1 else np.concatenate(known)
 
 
-def _pad(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _pad(parts: list[Array]) -> Array:
     """Stack `(sample, ...)` arrays along a new second axis."""
-    shape = np.max([part.shape for part in parts], axis=0)
+    shapes = [part.shape for part in parts]
+    if len(set(shapes)) == 1:
+        return np.stack(parts, axis=1)
+    shape = np.max(shapes, axis=0)
     whole = np.full((shape[0], len(parts), *shape[1:]), np.nan)
     for index, part in enumerate(parts):
         corner = tuple(slice(size) for size in part.shape[1:])

@@ -59,8 +59,7 @@ def of_softmax(
     samples: int | None = None,
 ) -> Call:
     """Describe `weights = softmax(scores)` with axes `(..., query, key)`."""
-    fold = _folding(scores.shape[:-2], heads or _heads_of(place.module))
-    n_groups, n_heads = fold(scores[..., :1, :1]).shape[:2]
+    fold, groups = _folding(scores.shape[:-2], heads or _heads_of(place.module))
     # A copy of one row: the map itself must be free to go when the model is done with it.
     used = fold(weights[..., :1, :].detach())[:1].clone()
 
@@ -70,7 +69,7 @@ def of_softmax(
     return Call(
         module=place.module,
         kind="softmax",
-        shape=(n_groups, n_heads, scores.size(-2), scores.size(-1)),
+        shape=(*groups, scores.size(-2), scores.size(-1)),
         logits=logits,
         mismatch=lambda _, rows: (logits(slice(0, 1))[:1].softmax(-1) - used).abs().max(),
         tolerance=_tolerance(weights),
@@ -98,19 +97,17 @@ def of_kernel(
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
     scale = query.size(-1) ** -0.5 if scale is None else scale
-    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    batch = query.shape[:-2]
+    if key.shape[:-2] != batch:
+        batch = torch.broadcast_shapes(batch, key.shape[:-2])
     dtype = _working(query.dtype)
-    fold = _folding(batch, heads or _heads_of(place.module))
+    fold, groups = _folding(batch, heads or _heads_of(place.module))
 
     def whole(tensor: Tensor) -> Tensor:
         return fold(tensor.expand(*batch, *tensor.shape[-2:]))
 
     def logits(rows: Rows) -> Tensor:
-        asked = query[..., rows, :].to(dtype)
-        if asked.size(-2) == 1:  # takes half the time of a product of matrices
-            scores = (asked * key.to(dtype)).sum(-1)[..., None, :] * scale
-        else:
-            scores = asked @ key.to(dtype).mT * scale
+        scores = _scores(query[..., rows, :].to(dtype), key.to(dtype)) * scale
         if mask is not None:
             part = mask if mask.dim() < 2 or mask.size(-2) == 1 else mask[..., rows, :]
             is_bool = part.dtype == torch.bool
@@ -126,8 +123,7 @@ def of_kernel(
         theirs = fold(output[..., rows, :])[:1].to(dtype)
         return (mine - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6)
 
-    n_groups, n_heads = whole(query[..., :1, :1]).shape[:2]
-    shape = (n_groups, n_heads, query.size(-2), key.size(-2))
+    shape = (*groups, query.size(-2), key.size(-2))
     return Call(
         module=place.module,
         kind="channel" if _is_channel(place.module, shape, {value.size(-1)}) else "sdpa",
@@ -138,6 +134,14 @@ def of_kernel(
         device=query.device,
         samples=samples if batch else 1,
     )
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    if query.device.type != "cpu" or query.shape[2:-1] != (1,) or query.shape[:2] != key.shape[:2]:
+        return query @ key.mT
+    # One row: head by head the keys need not be copied, which is most of the work.
+    heads = [torch.bmm(key[:, head], query[:, head].mT) for head in range(key.size(1))]
+    return torch.stack(heads, 1).mT
 
 
 def _heads_of(module: nn.Module) -> int | None:
@@ -157,16 +161,19 @@ def _is_channel(module: nn.Module, shape: tuple[int, ...], widths: set[int]) -> 
     )
 
 
-def _folding(batch: torch.Size, heads: int | None) -> Callable[[Tensor], Tensor]:
-    """How to bring axes `(*batch, a, b)` into the form `(group, head, a, b)`."""
+def _folding(
+    batch: torch.Size, heads: int | None
+) -> tuple[Callable[[Tensor], Tensor], tuple[int, int]]:
+    """How to bring axes `(*batch, a, b)` into the form `(group, head, a, b)`; how many of both."""
     if not batch:
-        return lambda tensor: tensor[None, None]
+        return lambda tensor: tensor[None, None], (1, 1)
     if len(batch) == 1:
         n_heads = heads if heads and batch[0] % heads == 0 else 1
-        return lambda tensor: tensor.unflatten(0, (-1, n_heads))
+        return lambda tensor: tensor.unflatten(0, (-1, n_heads)), (batch[0] // n_heads, n_heads)
     if len(batch) > 2 and heads and batch[-1] != heads and batch[1] == heads:
-        return lambda tensor: tensor.movedim(1, -3).flatten(0, -4)  # windows come after the heads
-    return lambda tensor: tensor.flatten(0, -4)
+        windows = batch.numel() // heads  # they come after the heads
+        return lambda tensor: tensor.movedim(1, -3).flatten(0, -4), (windows, heads)
+    return lambda tensor: tensor.flatten(0, -4), (batch[:-1].numel(), batch[-1])
 
 
 def _working(dtype: torch.dtype) -> torch.dtype:

@@ -1,11 +1,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from attention._capturing import capturing
 from resonance import device_of, evaluating, preserving_rng
@@ -96,25 +95,5 @@ def capture(
             chunk=chunk,
         ) as recording,
     ):
-        output = model(*args, **(x if named else {}))
-    result = recording.dataset()
-    return result.assign(_prediction(output, result.sizes["sample"]))
-
-
-def _prediction(output: Any, samples: int) -> dict[str, xr.DataArray]:
-    first = getattr(output, "logits", output)
-    tensor = next(leaf for leaf in tree_leaves(first) if isinstance(leaf, Tensor))
-    if len(tensor) != samples:  # samples come second, or there is but one
-        second = tensor.dim() > 1 and tensor.size(1) == samples
-        tensor = tensor.transpose(0, 1) if second else tensor[None]
-    dims = ["sample", *(f"output_{axis}" for axis in range(1, tensor.dim()))]
-    dims = ["sample", "output"] if tensor.dim() == 2 else dims
-    coords = {
-        dim: xr.Variable(dim, np.arange(size), {"long_name": f"axis {axis} of the output"})
-        for axis, (dim, size) in enumerate(zip(dims, tensor.shape, strict=True))
-        if axis
-    }
-    values = tensor.to("cpu", torch.float64).numpy()
-    return {
-        "prediction": xr.DataArray(values, coords, dims, attrs={"long_name": "output of the model"})
-    }
+        recording.output = model(*args, **(x if named else {}))
+    return recording.dataset()

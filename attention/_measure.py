@@ -1,5 +1,6 @@
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +40,7 @@ def measure(weights: Tensor, *, threshold: float, mass: float) -> dict[str, Tens
     n_keys = there.sum(-1).to(weights.dtype)
     n_keys = torch.where(n_keys > 0, n_keys, torch.nan)
     share = torch.where(there, weights, 0)
-    falling = share.sort(-1, descending=True).values
+    falling = _falling(share)
     peak = falling[..., 0]
     entropy = torch.special.entr(share).sum(-1)
     squares = share.square().sum(-1)
@@ -61,6 +62,13 @@ def measure(weights: Tensor, *, threshold: float, mass: float) -> dict[str, Tens
         "participation": known / squares,
         "head_similarity": _head_similarity(directions, known.nansum(-2)),
     }
+
+
+def _falling(share: Tensor) -> Tensor:
+    if share.device.type != "cpu":
+        return share.sort(-1, descending=True).values
+    # Numpy sorts short rows with vector instructions, some fifty times faster than torch.
+    return torch.from_numpy(np.sort(share.numpy(), -1)).flip(-1)
 
 
 def _head_similarity(directions: Tensor, n_heads: Tensor) -> Tensor:

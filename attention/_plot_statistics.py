@@ -42,6 +42,7 @@ def plot_statistics(
         array([4., 3.])
     """
     _check(statistics, names, [dim for dim in (x, hue) if dim is not None])
+    ours = axes is None
     if axes is None:
         import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
 
@@ -50,7 +51,7 @@ def plot_statistics(
         _, axes = plt.subplots(
             n_rows,
             n_columns,
-            figsize=(4 * n_columns, 2.8 * n_rows),
+            figsize=(4.2 * n_columns, (3.8 if x == "layer" else 3) * n_rows),
             squeeze=False,
             layout="constrained",
         )
@@ -60,17 +61,30 @@ def plot_statistics(
         curve = statistics[name]
         curve = curve.mean([dim for dim in curve.dims if dim not in (x, hue)], keep_attrs=True)
         settings: dict[str, Any] = {"marker": "o", "markersize": 3} | style
-        curve.plot.line(x=x, hue=hue, ax=ax, **settings)
+        lines = curve.plot.line(x=x, hue=hue, ax=ax, add_legend=False, **settings)
         ax.set_title("")
         if x == "layer":
-            ax.tick_params("x", rotation=60, labelsize="small")
+            for label in ax.get_xticklabels():
+                label.set(rotation=60, ha="right", rotation_mode="anchor", fontsize="small")
         ax.set_xlabel(str(statistics[x].attrs.get("long_name", x)))
+    if hue is not None:
+        _add_legend(axes.flat[0], lines, statistics[hue], outside=ours)
     for ax in axes.flat[len(names) :]:
         ax.set_axis_off()
     return np.asarray(axes)
 
 
+def _add_legend(ax: Any, lines: Sequence[Any], hue: xr.DataArray, *, outside: bool) -> None:
+    # One for all panels, where it hides no curve; a figure of the user's has a place of its own.
+    place = {"loc": "outside upper center", "ncols": 4} if outside else {}
+    owner = ax.figure if outside else ax
+    names = [str(value) for value in hue.values]
+    owner.legend(lines, names, title=str(hue.attrs.get("long_name", hue.name)), **place)
+
+
 def _check(statistics: xr.Dataset, names: Sequence[str], dims: list[str]) -> None:
+    if not names:
+        raise ValueError("`names`: expected at least one, got none")
     for name in names:
         if name not in statistics:
             known = ", ".join(map(str, statistics.data_vars))

@@ -1,6 +1,8 @@
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attention._call import Call
@@ -9,6 +11,7 @@ from attention._measure import measure
 
 # A weight this far below the largest of its row, exp(-80), is a masked one: Swin's mask adds -100.
 _HIDDEN = 1.8e-35
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Reading:
     windows: int
     shape: tuple[int, int, int, int]
     logits: Tensor | None = None
-    rows: Tensor | None = None
-    values: dict[str, Tensor] = field(default_factory=dict)
-    weights: Tensor | None = None
+    rows: list[int] = field(default_factory=list)
+    values: dict[str, Array] = field(default_factory=dict)
+    weights: Array | None = None
 
 
 def read(
@@ -62,17 +65,19 @@ def finish(readings: list[Reading], settings: Settings) -> None:
     """Turn the logits that wait into weights and statistics, all equal layers at once."""
     waiting: dict[object, list[Reading]] = {}
     for reading in readings:
-        if reading.logits is not None and reading.rows is not None:
-            form = (reading.logits.shape, reading.logits.dtype, reading.layout)
-            waiting.setdefault((form, tuple(reading.rows.tolist())), []).append(reading)
+        if (logits := reading.logits) is not None:
+            form = (logits.shape, logits.dtype, logits.device, reading.layout, tuple(reading.rows))
+            waiting.setdefault(form, []).append(reading)
     for alike in waiting.values():
         logits = torch.stack([reading.logits for reading in alike])  # type: ignore[misc]
-        rows = alike[0].rows
-        weights, values = _describe(logits, alike[0].layout, rows, settings)  # type: ignore[arg-type]
+        rows = torch.tensor(alike[0].rows, device=logits.device)
+        weights, values = _describe(logits, alike[0].layout, rows, settings)
+        arrays = {name: _array(value) for name, value in values.items()}
+        maps = _array(weights) if settings.maps else None
         for index, reading in enumerate(alike):
             reading.logits = None
-            reading.values = {name: value[index] for name, value in values.items()}
-            reading.weights = weights[index] if settings.maps else None
+            reading.values = {name: array[index] for name, array in arrays.items()}
+            reading.weights = None if maps is None else maps[index]
 
 
 def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
@@ -83,26 +88,25 @@ def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) ->
     """
     n_queries = call.shape[2]
     n_rows = reading.windows * n_queries
-    if settings.queries == "cls":
-        wanted = torch.tensor([0 if reading.layout.prefix else n_rows])
-    else:
-        wanted = torch.tensor(settings.queries)
-    there = (wanted >= -n_rows) & (wanted < n_rows)
-    rows = torch.where(there, wanted, 0) % n_rows
-    queries = rows % n_queries
-    single = len(rows) == 1
-    logits = call.logits(slice(int(queries), int(queries) + 1) if single else queries)
+    wanted = settings.queries
+    if not isinstance(wanted, list):
+        wanted = [0 if reading.layout.prefix else n_rows]
+    there = [-n_rows <= row < n_rows for row in wanted]
+    rows = [row % n_rows if known else 0 for row, known in zip(wanted, there, strict=True)]
+    queries = [row % n_queries for row in rows]
+    single = slice(queries[0], queries[0] + 1)
+    logits = call.logits(single if len(queries) == 1 else torch.tensor(queries))
     first = logits[:1, :, :1]
-    logits = logits.unflatten(0, (samples, reading.windows))
-    if reading.windows == 1:
-        logits = logits[:, 0]
-    else:
-        place = torch.arange(len(rows))
-        logits = logits[:, rows // n_queries, :, place].movedim(0, 2)
-    absent = (~there).to(logits.device)[:, None]
-    reading.logits = logits.masked_fill(absent, torch.nan) if not there.all() else logits.clone()
-    reading.rows = queries
-    return int(queries[0]), first
+    if reading.windows > 1:
+        logits = logits.unflatten(0, (samples, reading.windows))
+        windows = torch.tensor([row // n_queries for row in rows])
+        logits = logits[:, windows, :, torch.arange(len(rows))].movedim(0, 2)
+    if not all(there):
+        absent = torch.tensor([not known for known in there], device=logits.device)
+        logits = logits.masked_fill(absent[:, None], torch.nan)
+    # A copy: the model may write to what it computed, and its map should go when it is done.
+    reading.logits, reading.rows = logits.clone(), queries
+    return queries[0], first
 
 
 def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
@@ -133,12 +137,12 @@ def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) ->
         whole = torch.cat(parts, -1)  # (sample, window, head, query), no head in head_similarity
         rows = whole.movedim(1, -2).flatten(-2)
         mean = settings.queries == "mean"
-        reading.values[name] = rows.nanmean(-1, keepdim=True) if mean else rows
+        reading.values[name] = _array(rows.nanmean(-1, keepdim=True) if mean else rows)
     if maps:
-        reading.weights = torch.cat(maps, -2).movedim(1, 2).flatten(2, 3)
+        reading.weights = _array(torch.cat(maps, -2).movedim(1, 2).flatten(2, 3))
     elif settings.maps and isinstance(seen, Tensor):
         mean_row = total / (reading.windows * n_queries)
-        reading.weights = torch.where(seen > 0, mean_row, torch.nan)[:, :, None]
+        reading.weights = _array(torch.where(seen > 0, mean_row, torch.nan)[:, :, None])
     return n_queries - 1, logits[0, :1, :, -1:]
 
 
@@ -162,3 +166,7 @@ def _describe(
     values["distance"] = (share * distances.nan_to_num(0)).sum(-1) / (share * placed).sum(-1)
     values["prefix_mass"] = prefix_mass
     return weights, values
+
+
+def _array(tensor: Tensor) -> Array:
+    return np.asarray(tensor.to("cpu", torch.float64))

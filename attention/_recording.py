@@ -1,8 +1,10 @@
 import warnings
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, count
 from types import FrameType
+from typing import Any
 
 import torch
 import xarray as xr
@@ -38,6 +40,7 @@ class Recording:
         self._frame: FrameType | None = None
         self._errors: dict[str, Tensor] = {}
         self._closed = False
+        self.output: Any = None  # of the model, if it belongs in the result
         self.image_sizes: Collection[tuple[int, int]] = ()
 
     def dataset(self) -> xr.Dataset:
@@ -61,7 +64,8 @@ class Recording:
             threshold=settings.threshold,
             mass=settings.mass,
         )
-        return assemble([one.readings for one in self._passes], settings, attributes)
+        readings = [one.readings for one in self._passes]
+        return assemble(readings, settings, attributes, self.output)
 
     @torch.no_grad()
     def receive(self, call: Call, place: Place) -> None:
@@ -85,7 +89,9 @@ class Recording:
                 prefix=0 if n_groups != current.samples else self._settings.prefix,
                 image_sizes=None if current.sequence else self.image_sizes,
             )
-        with torch.autocast(call.device.type, enabled=False):
+        kind = call.device.type
+        autocast = torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, enabled=False) if autocast else nullcontext():
             check = name not in self._errors
             reading, error = read(call, layout, current.samples, self._settings, check=check)
         if error is not None:

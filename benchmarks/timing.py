@@ -38,6 +38,15 @@ def ratio(times: Times, way: str, to: str) -> str:
     return f"{middle:6.2f} x  [{low:.2f}, {high:.2f}]"
 
 
+def row(times: Times, way: str, to: str, *, bar: float | None = None) -> str:
+    """A line of a table: what was done, its `ratio`, the most it should be, and whether it is."""
+    line = f"  {way:<38} {ratio(times, way, to):<26}"
+    if bar is None:
+        return line
+    met = np.median(times[way] / times[to]) <= bar
+    return f"{line} <= {bar:.2f}  {'met' if met else 'MISSED'}"
+
+
 def peak_bytes(work: Callable[[], object]) -> int:
     """The most that torch had allocated on the CPU during `work`, beyond what was there before."""
     activities = [torch.profiler.ProfilerActivity.CPU]

@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> None:
     }[args.backbone]()
     data = images.x_train, images.y_train
     settings = {"over": "**", "samples": args.samples, "span": args.span, "seed": args.seed}
+    if args.tolerance is not None:
+        settings |= {"method": "adaptive", "tolerance": args.tolerance}
     drawing = settings | {"normalisation": "unit", "size": min(args.size, 25)}
     surfaces = {"plain": landscape.grid(model, data, **drawing)}
     print(f"{args.backbone}: change in percent of Std(Loss), Range(Loss), Mean(Grad)")
@@ -75,6 +77,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--backbone", choices=list(PUBLISHED), default="mlp")
     parser.add_argument("--size", type=int, default=51, help="points along each axis")
     parser.add_argument("--span", type=float, default=1.0, help="length of the directions")
+    parser.add_argument("--tolerance", type=float, help="interpolate; every point by default")
     parser.add_argument("--samples", type=int, default=500, help="training images")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--output", type=Path, default=Path("results/figure5.nc"))

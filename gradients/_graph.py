@@ -1,4 +1,4 @@
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -53,15 +53,31 @@ def reached_leaves(loss: Tensor) -> tuple[dict[int, Tensor], bool]:
     return leaves, compiled
 
 
-def allow_second_pass(model: nn.Module) -> None:
+_found: list[bool] = []  # the setting as it was before each trace that needs it changed
+
+
+def allow_second_pass(model: nn.Module) -> Callable[[], None]:
     """Have what is compiled from now on keep its buffers for more than one backward pass.
 
     A compiled backward otherwise raises when the graph is to be retained. It is a setting of the
     whole process, read when something is compiled; it costs memory, not results.
+
+    Returns:
+        What gives the setting back, once no other trace needs it.
     """
+
+    def give_back() -> None:
+        before = _found.pop()
+        if not _found:
+            functorch_config.donated_buffer = before
+
     for module in model.modules():
         if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            # The first one's is at the bottom, so it is the last to be popped.
+            _found.append(bool(functorch_config.donated_buffer))
             functorch_config.donated_buffer = False
+            return give_back
+    return lambda: None
 
 
 @contextmanager

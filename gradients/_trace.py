@@ -11,16 +11,14 @@ from torch import Tensor, nn
 from gradients._dataset import make_dataset
 from gradients._feature_recorder import FeatureRecorder
 from gradients._graph import allow_second_pass
-from gradients._measurement import Measurement, Recorder
-from gradients._parameter_recorder import ParameterRecorder
+from gradients._journal import Journal
+from gradients._make_recorder import make_recorder
 from gradients._processes import find_group, mean_over
-from gradients._row import Row, make_row
 from gradients._settings import check_losses, check_names, check_settings, default_names
 from gradients._shard_recorder import ShardRecorder, is_sharded
 from resonance import provenance
 
 Level = Literal["parameter", "activation"]
-_KEPT_ON_DEVICE = 32  # updates: reading a number makes an accelerator wait
 
 
 class Trace:
@@ -39,6 +37,9 @@ class Trace:
 
     Args:
         model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
+            Compile it before the trace is made, and call it after: until the trace is closed or
+            collected, torch compiles without donated buffers (`torch._functorch.config`), in the
+            whole process, since it can run a compiled backward pass only once otherwise.
         every: Sample every so many optimizer updates; the others cost nothing.
         level: Gradients with respect to "parameter" or "activation".
         layers: Names or patterns of layers, for the activation level.
@@ -86,12 +87,14 @@ class Trace:
         self.objectives = None if objectives is None else check_names(objectives)
         self.step = 0
         self.group = group
-        self._recorder = self._make_recorder(layers, separate)
+        sampled = weakref.WeakMethod(self._sampled)  # the hooks must not keep the trace alive
+        self._recorder = make_recorder(model, layers, separate, lambda: bool((sampled() or bool)()))
+        if isinstance(self._recorder, FeatureRecorder):
+            weakref.finalize(self, self._recorder.hooks.close)
+        self._journal = Journal(self._recorder.owners, len(self._recorder.layers))
         self._losses: Tensor | None = None
         self._scale = torch.ones((), dtype=torch.float64)
-        self._pending: list[tuple[int, Tensor, Tensor, Measurement]] = []
-        self._rows: list[Row] = []
-        allow_second_pass(model)
+        self._release = weakref.finalize(self, allow_second_pass(model))
 
     def backward(self, *losses: Tensor, update: bool = True) -> None:
         """Backpropagate the sum of the losses, and record on the steps that are sampled.
@@ -147,11 +150,9 @@ class Trace:
                 measured = self._recorder.measure()
                 if self._recorder.group is not None:
                     (self._losses,) = mean_over(self._recorder.group, [self._losses])
-                self._pending.append((self.step, self._losses, self._scale, measured))
+                self._journal.add(self.step, self._losses, self._scale, measured)
             finally:
                 self._forget()
-            if len(self._pending) >= _KEPT_ON_DEVICE:
-                self._flush()
         self.step += 1
 
     def to_dataset(self) -> xr.Dataset:
@@ -168,10 +169,9 @@ class Trace:
             parameters that the other reaches too, and `loss (step, objective)`. Inner products
             and squared norms add up over layers: see `regroup`.
         """
-        self._flush()
         settings = {"every": self.every, "level": self.level}
         return make_dataset(
-            self._rows,
+            self._journal.rows(),
             self._recorder.layers,
             self._recorder.sizes,
             self.objectives or default_names(2),
@@ -179,26 +179,18 @@ class Trace:
         )
 
     def close(self) -> None:
-        """Take the hooks of the activation level off the model; what was recorded stays."""
+        """Take the hooks of the activation level off the model; what was recorded stays.
+
+        Also gives back the setting that the trace of a compiled model needs (see the class).
+        """
         self._recorder.close()
+        self._release()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _make_recorder(self, layers: str | Sequence[str] | None, separate: bool | None) -> Recorder:
-        if layers is not None:
-            sampled = weakref.WeakMethod(self._sampled)  # the hooks must not keep the trace alive
-            recorder = FeatureRecorder(self.model, layers, lambda: bool((sampled() or bool)()))
-            weakref.finalize(self, recorder.hooks.close)
-            if is_sharded(self.model):
-                recorder.group = ShardRecorder(self.model).group
-            return recorder
-        if is_sharded(self.model):
-            return ShardRecorder(self.model)
-        return ParameterRecorder(self.model, separate)
 
     def _settle_group(self) -> None:
         # Not before the first backward pass: processes are often started after the trace is made.
@@ -222,9 +214,3 @@ class Trace:
     def _forget(self) -> None:
         self._recorder.reset()
         self._losses = None
-
-    def _flush(self) -> None:
-        owners, layers = self._recorder.owners, len(self._recorder.layers)
-        for step, losses, scale, measured in self._pending:
-            self._rows.append(make_row(step, losses, scale, measured, owners, layers))
-        self._pending.clear()

@@ -25,7 +25,8 @@ class TraceCallback(TrainerCallback):
 
     Args:
         trace: Of the model that is trained. Gradient accumulation, mixed precision and data
-            parallel training are followed; `fully_shard` needs `Trace.backward`.
+            parallel training are followed; `fully_shard` needs `Trace.backward`. Loss scaling
+            (`fp16=True`) is for accelerators only there: read off the optimizer, not tested.
     """
 
     def __init__(self, trace: Trace) -> None:

@@ -11,8 +11,9 @@ from landscape._directions import (
     norm,
     normalise,
     orthogonalise,
-    random_direction,
 )
+from landscape._draw import draw_axes, random_direction
+from landscape._drawn import Direction
 from landscape._eigenvectors import top_vectors
 from landscape._moving import Extra, Params, owners
 from landscape._point import Scene
@@ -53,27 +54,35 @@ def with_axes(
     scene: Scene, directions: Directions, how: str, extra: Extra | None, *, count: int = 2
 ) -> Scene:
     """Add one or two directions to a scene."""
+    moving, seed, held = scene.moving, scene.seed, owners(scene.model, extra)
+    axes: Sequence[Direction]
+    if directions == "random":
+        axes = draw_axes(moving, held, how, seed, count)
+    else:
+        axes = written = _other_axes(scene, directions, how, count)
+        for own in written:
+            normalise(own, moving, held, how)
+    for number, axis in enumerate(axes):
+        if not norm(axis):
+            raise ValueError(
+                f"`directions`: number {number} is zero after normalisation {how!r}: nothing moves"
+            )
+    return replace(scene, axes=tuple(axes))
+
+
+def _other_axes(scene: Scene, directions: Directions, how: str, count: int) -> list[Params]:
     moving, seed = scene.moving, scene.seed
-    axes: list[Params] = []
-    if directions in ("gradient", "hessian"):
+    if isinstance(directions, str):
         about = Curvature(
             scene.model, moving, scene.batches, scene.objective, "hessian", scene.n_samples, _MEMORY
         )
         axes = (
             [gradient(about)] if directions == "gradient" else top_vectors(about, count, seed=seed)
         )
-    if not isinstance(directions, str):
+    else:
         given = [directions] if isinstance(directions, Mapping) else directions
-        axes = [given_direction(d, moving) for d in given]
+        axes = [given_direction(d, moving, copy=how != "none") for d in given]
     if len(axes) < count:
         axes += [random_direction(moving, seed, axis) for axis in range(len(axes), count)]
-        if count == 2:
-            orthogonalise(axes)  # what is drawn here to what was given; given ones stay as they are
-    held = owners(scene.model, extra)
-    for axis, direction in enumerate(axes):
-        normalise(direction, moving, held, how)
-        if not norm(direction):
-            raise ValueError(
-                f"`directions`: number {axis} is zero after normalisation {how!r}: nothing moves"
-            )
-    return replace(scene, axes=tuple(axes))
+        orthogonalise(axes)  # what is drawn here to what was given; given ones stay as they are
+    return axes

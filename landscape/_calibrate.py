@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from landscape._displace import restoring
 from landscape._first_layer import find_first_layer
 from landscape._point import Scene, standing
 from resonance import Batches, device_of, evaluating, preserving
@@ -78,9 +79,10 @@ def _with_first_layer(scene: Scene, point: list[float]) -> Scene:
     candidate = replace(scene, first_layer=name)
     with standing(scene) as at:
         plain = at(point)[0]
-    with standing(candidate) as at:
-        for own in {f"{name}.weight", f"{name}.bias"} & scene.moving.keys():
-            scene.moving[own].data.fill_(torch.nan)  # tells whether anything else reads them
+    own = {key: t for key, t in scene.moving.items() if key in (f"{name}.weight", f"{name}.bias")}
+    with standing(candidate) as at, restoring(own):
+        for tensor in own.values():
+            tensor.data.fill_(torch.nan)  # tells whether anything else reads them
         quick = at(point)[0]
     # Off where the weights are read elsewhere too, or a chaotic network magnifies round-off.
     single = next(iter(scene.moving.values())).dtype != torch.float64

@@ -1,34 +1,25 @@
-"""Directions in parameter space: drawn or given, orthogonalised, normalised."""
+"""Directions in parameter space: given ones, and how to orthogonalise, normalise and measure."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from landscape._drawn import Direction, Drawn, row_slices, rows_of
 from landscape._moving import Params, filter_norm
 
 NORMALISATIONS = ("filter", "layer", "unit", "none")
 
 
-def random_direction(moving: Params, seed: int, axis: int) -> Params:
-    """Gaussian numbers that depend on seed, axis and parameter name alone.
+def given_direction(given: Direction, moving: Params, *, copy: bool) -> Params:
+    """Check that a direction fits the tensors that move, and bring it to their device and dtype.
 
-    Drawn in float64 on the CPU: every device and precision gets the same ones, and leaving one
-    parameter out changes no other.
+    Args:
+        given: Tensors by name.
+        moving: What they must fit.
+        copy: Whether to copy tensors that could be used as they are.
     """
-    drawn = {}
-    for name, tensor in moving.items():
-        key = hashlib.sha256(f"{seed}/{axis}/{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
-        numbers = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-        drawn[name] = numbers.to(tensor.device, tensor.dtype)
-    return drawn
-
-
-def given_direction(given: Mapping[str, Tensor], moving: Params) -> Params:
-    """Check that a direction fits the tensors that move, and bring it to their device and dtype."""
     for name in sorted(moving.keys() | given.keys()):
         want = tuple(moving[name].shape) if name in moving else "nothing (it does not move)"
         got = tuple(given[name].shape) if name in given else "nothing"
@@ -36,7 +27,13 @@ def given_direction(given: Mapping[str, Tensor], moving: Params) -> Params:
             raise ValueError(f"`directions` at {name!r}: expected {want}, got {got}")
         if not torch.isfinite(given[name]).all():
             raise ValueError(f"`directions` at {name!r}: expected finite numbers, got NaN or inf")
-    return {n: given[n].detach().to(t.device, t.dtype, copy=True) for n, t in moving.items()}
+    # A direction made of the weights themselves would move along with them.
+    own = {t.untyped_storage().data_ptr() for t in moving.values()}
+    found = {}
+    for name, tensor in moving.items():
+        alias = given[name].untyped_storage().data_ptr() in own
+        found[name] = given[name].detach().to(tensor.device, tensor.dtype, copy=copy or alias)
+    return found
 
 
 def orthogonalise(axes: Sequence[Params]) -> None:
@@ -49,38 +46,52 @@ def orthogonalise(axes: Sequence[Params]) -> None:
             tensor.sub_(first[name], alpha=share)
 
 
-def normalise(direction: Params, moving: Params, owners: Mapping[str, nn.Module], how: str) -> None:
-    """Scale a direction in place: `filter` and `layer` like the weights, `unit` as one vector.
+def scales_of(
+    direction: Direction, moving: Params, owners: Mapping[str, nn.Module], how: str
+) -> Params:
+    """What to multiply a direction by: `filter` and `layer` like the weights, `unit` as one vector.
 
     A filter (or layer) whose weights or whose direction are zero gets the zero direction.
     """
-    if how == "unit":
-        length = norm(direction)
-        for tensor in direction.values():
-            tensor.div_(length if length else 1.0)
-    elif how in ("filter", "layer"):
-        for name, tensor in direction.items():
-            owner = owners.get(name) if how == "filter" else None
-            # Without owner and name the tensor is one filter: the layer itself.
-            key = name if how == "filter" else ""
-            wanted = filter_norm(moving[name].detach(), owner, key)
-            have = filter_norm(tensor, owner, key)
-            tensor.mul_(torch.where(have > 0, wanted / have, 0.0))
+    if how in ("unit", "none"):
+        factor = 1 / (norm(direction) or 1.0) if how == "unit" else 1.0
+        return {
+            n: torch.full((), factor, dtype=t.dtype, device=t.device) for n, t in moving.items()
+        }
+    scales = {}
+    for name, weights in moving.items():
+        owner = owners.get(name) if how == "filter" else None
+        # Without owner and name the tensor is one filter: the layer itself.
+        key = name if how == "filter" else ""
+        wanted = filter_norm(weights.detach(), owner, key)
+        have = filter_norm(direction[name], owner, key)
+        scales[name] = torch.where(have > 0, wanted / have, 0.0)
+    return scales
 
 
-def dot(a: Params, b: Params) -> float:
+def normalise(direction: Params, moving: Params, owners: Mapping[str, nn.Module], how: str) -> None:
+    """Scale a direction in place; see `scales_of`."""
+    if how != "none":
+        for name, scale in scales_of(direction, moving, owners, how).items():
+            direction[name].mul_(scale)
+
+
+def dot(a: Direction, b: Direction) -> float:
     """Inner product, summed in float64."""
-    return math.fsum(
-        torch.dot(a[name].flatten().double(), b[name].flatten().double()).item() for name in a
-    )
+    total = []
+    for name, shaped in (a.numbers if isinstance(a, Drawn) else a).items():
+        for rows in row_slices(shaped):
+            first, second = (rows_of(d, name, rows).flatten().double() for d in (a, b))
+            total.append(torch.dot(first, second).item())
+    return math.fsum(total)
 
 
-def norm(a: Params) -> float:
+def norm(a: Direction) -> float:
     """Euclidean length, summed in float64."""
     return math.sqrt(dot(a, a))
 
 
-def cosine(a: Params, b: Params) -> float:
+def cosine(a: Direction, b: Direction) -> float:
     """Cosine between two directions; NaN if one is zero."""
     length = norm(a) * norm(b)
     return dot(a, b) / length if length else math.nan

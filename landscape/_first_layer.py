@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+from landscape._drawn import Direction
 from landscape._moving import Params
 from resonance import Batches, evaluating, preserving, unwrap
 
@@ -39,7 +40,7 @@ class FirstLayer:
 
 @contextmanager
 def following_first_layer(
-    model: nn.Module, name: str, axes: Sequence[Params], batches: Batches
+    model: nn.Module, name: str, axes: Sequence[Direction], batches: Batches
 ) -> Iterator[FirstLayer]:
     """Let the layer called `name` answer from its products; the caller sets batch and point."""
     module = cast(nn.Linear, unwrap(model).get_submodule(name))
@@ -49,9 +50,10 @@ def following_first_layer(
         for x, _ in batches:
             model(x)
             given = inputs.pop()
-            steps = [(axis[f"{name}.weight"], axis.get(f"{name}.bias")) for axis in axes]
-            weights = [(module.weight, module.bias), *steps]
-            layer.products.append([F.linear(given, weight, bias) for weight, bias in weights])
+            layer.products.append([F.linear(given, module.weight, module.bias)])
+            for axis in axes:  # written out one at a time
+                step = F.linear(given, axis[f"{name}.weight"], axis.get(f"{name}.bias"))
+                layer.products[-1].append(step)
     try:
         vars(module)["forward"] = layer.forward
         yield layer

@@ -142,8 +142,9 @@ def grid(
 
 def _length_on_model(scene: Scene) -> float:
     """Mean length of the axes, without what they cover of `extra`."""
-    own = [{n: t for n, t in axis.items() if not n.startswith("extra.")} for axis in scene.axes]
-    return sum(norm(axis) for axis in own) / len(own)
+    own = [name for name in scene.moving if not name.startswith("extra.")]
+    lengths = [math.hypot(*(norm({name: axis[name]}) for name in own)) for axis in scene.axes]
+    return sum(lengths) / len(lengths)
 
 
 def plane_coordinates(

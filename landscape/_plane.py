@@ -82,8 +82,10 @@ def plane(
         raise ValueError(f"`margin`: expected a number of at least 0, got {margin!r}")
     model = models[0]
     origin = state_tensors(model)
-    steps = [difference(m, origin, f"models[{i}]") for i, m in enumerate(models[1:], start=1)]
-    axes, where = _orthonormal(steps, parameter_names(model))
+    axes, where = _orthonormal(
+        [difference(m, origin, f"models[{i}]") for i, m in enumerate(models[1:], start=1)],
+        parameter_names(model),
+    )
     scene = build_scene(
         model, data, loss, metrics, "**", None, samples=samples, seed=seed, bn=bn,
         batch_size=batch_size,

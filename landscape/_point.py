@@ -1,7 +1,6 @@
-"""Evaluate a model displaced along directions, and put it back bit for bit."""
+"""Evaluate a model displaced along directions."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from landscape._displace import Point, displacing, restoring
+from landscape._drawn import Direction
 from landscape._first_layer import FirstLayer, following_first_layer
+from landscape._mean import Mean
 from landscape._moving import Params
 from landscape._objective import Objective, apply, apply_to_model, hits, margins
 from resonance import Batches, evaluating, preserving
 
-Point = Sequence[float]
 Row = list[float]
 
 
@@ -25,7 +26,7 @@ class Scene:
 
     model: nn.Module
     moving: Params
-    axes: tuple[Params, ...]
+    axes: tuple[Direction, ...]
     batches: Batches
     objective: Objective
     bn: str = "frozen"
@@ -63,8 +64,7 @@ def standing(scene: Scene) -> Iterator[Callable[[Point], Row]]:
         stack.enter_context(preserving(model, values=False))
         stack.enter_context(evaluating(model))
         stack.enter_context(torch.no_grad())
-        origin = stack.enter_context(_restoring(scene.moving))
-        stack.enter_context(_restoring(dict(model.named_buffers())))
+        stack.enter_context(restoring(dict(model.named_buffers())))
         outputs: list[Any] = []
         if scene.objective.kind == "closure":
             # The closure calls the model itself: its last output tells the accuracy.
@@ -74,10 +74,14 @@ def standing(scene: Scene) -> Iterator[Callable[[Point], Row]]:
         if scene.first_layer is not None:
             following = following_first_layer(model, scene.first_layer, scene.axes, scene.batches)
             layer = stack.enter_context(following)
-        move = _mover(scene, origin, layer)
+        still = layer.names if layer is not None else set()
+        moving = {name: tensor for name, tensor in scene.moving.items() if name not in still}
+        move = stack.enter_context(displacing(moving, scene.axes))
 
         def at(point: Point) -> Row:
             move(point)
+            if layer is not None:
+                layer.point = point
             if scene.reseed:
                 torch.manual_seed(scene.seed)
             if scene.bn == "recompute":
@@ -89,7 +93,7 @@ def standing(scene: Scene) -> Iterator[Callable[[Point], Row]]:
 
 def _measure(scene: Scene, layer: FirstLayer | None, caught: list[Any]) -> Row:
     model, objective = scene.model, scene.objective
-    losses, right, others = _Mean(), _Mean(), {name: _Mean() for name in objective.metrics}
+    losses, right, others = Mean(), Mean(), {name: Mean() for name in objective.metrics}
     room: list[Tensor] = []
     for index, (x, y) in enumerate(scene.batches):
         if layer is not None:
@@ -110,77 +114,6 @@ def _measure(scene: Scene, layer: FirstLayer | None, caught: list[Any]) -> Row:
     for name, (kind, metric) in objective.metrics.items():
         row.append(apply_to_model(metric, model) if kind == "model" else others[name].mean())
     return row + (torch.cat(room).tolist() if room else [])
-
-
-class _Mean:
-    """A mean over samples, from batches of per-sample values or of scalars."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Tensor] = []
-        self.sizes: list[int] = []
-        self.defined = True
-
-    def add(self, value: Tensor | None, size: int) -> None:
-        if value is None:
-            self.defined = False
-            return
-        if value.dim() > 1 and len(value) == size:
-            value = value.reshape(size, -1).mean(1)
-        if value.dim() and value.shape != (size,):
-            raise ValueError(
-                "a loss or metric returned shape "
-                f"{tuple(value.shape)} for {size} samples: expected a scalar or one per sample"
-            )
-        self.pieces.append(value.detach())
-        self.sizes.append(size)
-
-    def mean(self) -> float:
-        if not self.defined or not self.pieces:
-            return math.nan
-        if self.pieces[0].dim():
-            return torch.cat(self.pieces).double().mean().item()
-        total = sum(v.double() * n for v, n in zip(self.pieces, self.sizes, strict=True))
-        return float(total) / sum(self.sizes)
-
-    def standard_error(self) -> float:
-        """Of the mean over samples; NaN if the loss gave one number per batch."""
-        if not self.pieces[0].dim():
-            return math.nan
-        values = torch.cat(self.pieces).double()
-        return values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
-
-
-def _mover(scene: Scene, origin: Params, layer: FirstLayer | None) -> Callable[[Point], None]:
-    # Through `.data`: a graph the user still wants to differentiate sees no new version.
-    skipped = layer.names if layer is not None else set()
-    names = [name for name in scene.moving if name not in skipped]
-    tensors = [scene.moving[name].data for name in names]
-    start = [origin[name] for name in names]
-    steps = [[axis[name] for name in names] for axis in scene.axes]
-    variances = [scene.moving[n].data for n in names if n.rpartition(".")[2] == "running_var"]
-
-    def move(point: Point) -> None:
-        if layer is not None:
-            layer.point = point
-        if tensors:
-            torch._foreach_copy_(tensors, start)
-            for distance, step in zip(point, steps, strict=True):
-                torch._foreach_add_(tensors, step, alpha=distance)
-            for variance in variances:
-                variance.clamp_(min=0)  # beyond the models that a line goes through
-
-    return move
-
-
-@contextmanager
-def _restoring(tensors: Params) -> Iterator[Params]:
-    """Give copies of the tensors, and write them back after the body."""
-    copies = {name: tensor.data.clone() for name, tensor in tensors.items()}
-    try:
-        yield copies
-    finally:
-        for name, tensor in tensors.items():
-            tensor.data.copy_(copies[name])
 
 
 def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

@@ -5,7 +5,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from landscape._directions import dot, norm, orthogonalise, random_direction
+from landscape._directions import dot, norm, orthogonalise
+from landscape._draw import random_direction
 from landscape._moving import Params, moving_tensors
 from landscape._states import State, combine, difference, read_state
 

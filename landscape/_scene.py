@@ -72,7 +72,7 @@ def identity(scene: Scene) -> dict[str, str | int | float]:
     return describe(scene, "identity") | {
         "weights": fingerprint(tensors),
         "data": fingerprint(scene.batches),
-        "axes": fingerprint([list(axis.values()) for axis in scene.axes]),
+        "axes": fingerprint(axis[name] for axis in scene.axes for name in axis),
         "batches": ", ".join(str(len(tree_leaves(x)[0])) for x, _ in scene.batches),
         "metrics": ", ".join(scene.objective.metrics),
     }

@@ -17,8 +17,8 @@ from nudging._result import (
     layers,
     norms,
     standard_error,
-    with_credit,
 )
+from nudging._saved_credit import with_credit
 
 
 def alignment(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from nudging._batches import Credit, Observed, check_credit, check_positive, check_whole, observing
 from nudging._draws import draws
 from nudging._loss import Loss
-from nudging._result import Array, attributes, dataset, joined, layers, with_credit
+from nudging._result import Array, attributes, dataset, joined, layers
+from nudging._saved_credit import with_credit
 
 
 def correlation(

@@ -10,7 +10,8 @@ from nudging._batches import Credit, check_credit, check_positive, check_whole, 
 from nudging._correlation import correlation_batch, correlation_dataset
 from nudging._loss import Loss
 from nudging._nudge import check_etas, check_normalisation, nudge_batch, nudge_dataset
-from nudging._result import attributes, joined, with_credit
+from nudging._result import attributes, joined
+from nudging._saved_credit import with_credit
 
 
 def measure(

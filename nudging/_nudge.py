@@ -16,8 +16,8 @@ from nudging._result import (
     joined,
     layers,
     standard_error,
-    with_credit,
 )
+from nudging._saved_credit import with_credit
 
 _NORMALISATIONS = ("rms", "unit", "none")
 

@@ -1,4 +1,4 @@
-"""Per-sample numbers as a labelled Dataset, with the credit that they were made with."""
+"""Per-sample numbers as a labelled Dataset."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from resonance import provenance
 
 Array = NDArray[np.float64]
 Parts = Sequence[Mapping[str, Tensor]]
-_PREFIX = "credit."
 
 
 def joined(parts: Parts) -> dict[str, Array]:
@@ -83,41 +82,10 @@ def describe(credit: Any) -> str:
         pairs = [(f.name, getattr(credit, f.name)) for f in dataclasses.fields(credit) if f.repr]
         inside = ", ".join(f"{name}={_short(value)}" for name, value in pairs)
         return f"{type(credit).__name__}({inside})"
+    if isinstance(settings := getattr(credit, "settings", None), Mapping):
+        inside = ", ".join(f"{name}={_short(value)}" for name, value in sorted(settings.items()))
+        return f"{type(credit).__name__}({inside})"
     return _short(credit)
-
-
-def with_credit(result: xr.Dataset, credit: Any) -> xr.Dataset:
-    """Add what a credit needs to be made again, if it can tell (`to_dataset`)."""
-    if not callable(getattr(credit, "to_dataset", None)):
-        return result
-    saved: xr.Dataset = credit.to_dataset()
-    names = {name: f"{_PREFIX}{name}" for name in {*saved.variables, *saved.dims}}
-    renamed = saved.rename(names)
-    attrs = {f"{_PREFIX}{name}": value for name, value in saved.attrs.items()}
-    return result.merge(renamed, combine_attrs="override").assign_attrs(attrs)
-
-
-def saved_credit(result: xr.Dataset) -> xr.Dataset:
-    """Take out of a result what its credit was saved as.
-
-    Args:
-        result: Of a verb that was given a credit with `to_dataset`, fresh or from a file.
-
-    Returns:
-        Dataset as that credit's `to_dataset` made it, for its `from_dataset`.
-
-    Raises:
-        ValueError: If there is none in it.
-    """
-    chosen = [name for name in result.variables if str(name).startswith(_PREFIX)]
-    if not chosen:
-        raise ValueError("`result`: expected one with a saved credit, got none in it")
-    only = result[chosen].drop_vars([n for n in result.coords if n not in chosen])
-    cut = {name: str(name).removeprefix(_PREFIX) for name in {*only.variables, *only.dims}}
-    attrs = {k.removeprefix(_PREFIX): v for k, v in result.attrs.items() if k.startswith(_PREFIX)}
-    only = only.rename(cut)
-    only.attrs = attrs
-    return only
 
 
 def _short(value: Any) -> str:

@@ -5,8 +5,13 @@ from probes._attach import attach
 from probes._attach_exits import attach_exits
 from probes._decodable import Decodable
 from probes._exit_losses import Exits
+from probes._exit_map import exit_map
+from probes._exit_reliability import exit_reliability
+from probes._exits import exits
 from probes._generate import generate
 from probes._probe import Probe
+from probes._record_exits import record_exits
+from probes._route_exits import route_exits
 
 __all__ = [
     "Decodable",
@@ -14,7 +19,12 @@ __all__ = [
     "Probe",
     "attach",
     "attach_exits",
+    "exit_map",
+    "exit_reliability",
+    "exits",
     "generate",
+    "record_exits",
+    "route_exits",
     "schedules",
     "weightings",
 ]

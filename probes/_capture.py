@@ -24,6 +24,8 @@ class Capture:
     adaptive: bool = False
     features: dict[str, list[Tensor]] = field(default_factory=dict)
     edges: dict[str, list[GradientEdge]] = field(default_factory=dict)
+    strengths: dict[str, Any] = field(default_factory=dict)  # those of the latest loss
+    nested: str = ""  # a layer that yielded a nested tensor
 
     def use(self) -> None:
         """Let go of the graph; what is left serves measurements until the next pass."""
@@ -65,10 +67,7 @@ class _Hook:
             return None
         return self.capture() if module is self.module() else None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _inert
-
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:  # both `copy` and `pickle` ask for it
         return _make_inert, ()
 
 
@@ -81,6 +80,7 @@ class _Opening(_Hook):
             return
         # New objects, not `.clear()`: a compiled model would guard on the old ones' contents.
         capture.features, capture.edges, capture.reentrant = {}, {}, False
+        capture.nested = ""
         capture.grad = torch.is_grad_enabled()
         if capture.listening or (module.training and capture.grad):
             capture.state = "open"
@@ -113,6 +113,9 @@ class _Tap(_Hook):
             return
         x = first_tensor(output)
         if x is None:
+            return
+        if x.is_nested and self.pool.custom is None:
+            capture.nested = self.name
             return
         capture.features.setdefault(self.name, []).append(self.pool(x))
         if capture.adaptive and x.requires_grad and not torch.compiler.is_compiling():

@@ -192,14 +192,29 @@ class Exits(Attached):
         where = "attached" if self.attached else "detached"
         return "\n".join([f"Exits(step={self.step}, {where})", *lines])
 
+    def logits(self, name: str, hidden: Tensor, *, root: nn.Module | None = None) -> Tensor:
+        """The logits of an early exit.
+
+        Args:
+            name: One of `layers`, not the last.
+            hidden: What the layer of that name yields.
+            root: The model, if it is not the one attached to.
+        """
+        model = self._root() if root is None else root
+        if model is None:
+            raise RuntimeError("the exits are detached: logits need their model")
+        made = self.points[name].head(model, hidden)
+        if not len(self.heads):
+            return made
+        head = self.heads[self.layers.index(name)].to(made.device)
+        result: Tensor = head(made.to(next(head.parameters()).dtype))
+        return result
+
     def _early(self, name: str, hidden: Tensor, targets: Tensor, output: Tensor) -> Tensor:
         root = self._root()
         assert root is not None
         with _as_in_the_pass(root, output):
-            logits = self.points[name].head(root, hidden)
-            if len(self.heads):
-                head = self.heads[self.layers.index(name)].to(logits.device)
-                logits = head(logits.to(next(head.parameters()).dtype))
+            logits = self.logits(name, hidden)
         if logits.shape != output.shape:
             raise RuntimeError(
                 f"layer {name!r} gave logits {tuple(logits.shape)}, the model {tuple(output.shape)}"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from probes._inspect import _guesses, call
+from probes._inspect import call
+from probes._likely_inputs import likely_inputs
 from probes._pooling import first_tensor
 from resonance import device_of, evaluating, find_layers, preserving
 
@@ -90,7 +91,9 @@ def trace(root: nn.Module, layers: list[str], sample: Any) -> Trace:
         _check_order(found)
         return found
     hint = "" if sample is not None else "; give an input batch as `sample`"
-    raise ValueError(f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})")
+    raise ValueError(
+        f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})"
+    ) from first
 
 
 def logits_of(output: Any) -> Tensor:
@@ -179,6 +182,6 @@ def _inputs(root: nn.Module) -> Any:
     if isinstance(first, nn.Embedding):
         ids = torch.randint(first.num_embeddings, (2, _TOKENS), generator=generator)
         yield ids.to(device_of(root))
-    for zeros in _guesses(root):
+    for zeros in likely_inputs(root):
         # Noise, not zeros: equal positions would not tell a mean from a first token.
         yield torch.randn(zeros.shape, generator=generator).to(zeros)

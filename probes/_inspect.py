@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from probes._likely_inputs import likely_inputs
 from probes._pooling import Pool, first_tensor, resolve_pool
-from resonance import device_of, evaluating, preserving
-
-_BATCH = 2
-_SIZES = (224, 32, 64, 28, 299, 384, 256)
+from resonance import evaluating, preserving, preserving_rng
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,10 @@ def inspect(
     points = {}
     for name, module in layers.items():
         if name not in seen.outputs:
-            raise ValueError(f"`layers` at {name!r}: the layer never runs in eval mode")
+            raise ValueError(
+                f"`layers` at {name!r}: the layer never runs in eval mode, where widths are found; "
+                "choose one that does, not one for training only or one that is never called"
+            )
         points[name] = _point(name, module, seen, pool, root)
     return points, classes if classes is not None else _classes(root, seen.result)
 
@@ -62,8 +63,8 @@ def _point(
     root: nn.Module,
 ) -> Point:
     x, samples = seen.outputs[name], seen.samples
-    if x is None or not x.is_floating_point():
-        kind = "no tensor" if x is None else str(x.dtype)
+    if x is None or not x.is_floating_point() or (x.is_nested and not callable(pool)):
+        kind = "no tensor" if x is None else f"{'a nested' if x.is_nested else 'one of'} {x.dtype}"
         raise ValueError(
             f"`layers` at {name!r}: expected a floating tensor, the layer yields {kind}"
         )
@@ -93,7 +94,7 @@ class _Seen:
 
 
 def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _Seen:
-    inputs = [sample] if sample is not None else list(_guesses(root))
+    inputs = [sample] if sample is not None else list(likely_inputs(root))
     # Sharded parameters are gathered by hooks, which must not see tensors without data.
     sharded = any(hasattr(p, "full_tensor") for p in root.parameters())
     first: Exception | None = None
@@ -101,7 +102,8 @@ def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _See
         for candidate in inputs if fake else inputs[:1]:
             try:
                 if fake:
-                    return _fake_forward(root, layers, candidate)
+                    with preserving_rng():
+                        return _fake_forward(root, layers, candidate)
                 with preserving(root, values=not sharded):
                     return _forward(root, layers, candidate)
             except Exception as error:  # any model may fail in any way on a guessed input
@@ -137,6 +139,7 @@ def _forward(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _See
         stack.enter_context(evaluating(root))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_without_fastpath())  # it makes nested tensors, as training never does
         for name, module in layers.items():
             stack.enter_context(module.register_forward_hook(partial(note, name)))
         for module in root.modules():
@@ -144,6 +147,16 @@ def _forward(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _See
                 stack.enter_context(module.register_forward_hook(note_patches))
         seen.result = call(root, sample)
     return seen
+
+
+@contextmanager
+def _without_fastpath() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _faked(x: Any, mode: FakeTensorMode) -> Any:
@@ -161,39 +174,6 @@ def _samples(sample: Any) -> int:
     values = sample.values() if isinstance(sample, dict) else sample
     first = sample if isinstance(sample, Tensor) else next(iter(values))
     return len(first)
-
-
-def _guesses(root: nn.Module) -> Iterator[Tensor]:
-    """Inputs that a model of this kind usually takes, the likeliest first."""
-    device, dtype = device_of(root), next((p.dtype for p in root.parameters()), torch.float32)
-
-    def zeros(*shape: int) -> Tensor:
-        return torch.zeros(_BATCH, *shape, device=device, dtype=dtype)
-
-    config = getattr(root, "pretrained_cfg", None) or getattr(root, "default_cfg", None) or {}
-    size = config.get("input_size") if isinstance(config, dict) else None
-    first = next((m for m in root.modules() if isinstance(m, _ENTRIES)), None)
-    channels = first.in_channels if isinstance(first, nn.modules.conv._ConvNd) else 3
-    for owner in (getattr(root, "patch_embed", None), root):
-        known = getattr(owner, "img_size", None) or getattr(owner, "image_size", None)
-        if known is not None:
-            height, width = (known, known) if isinstance(known, int) else known
-            yield zeros(channels, height, width)
-    if size is not None:
-        yield zeros(*size)
-    if isinstance(first, nn.Linear):
-        yield zeros(first.in_features)
-    elif isinstance(first, nn.Conv3d):
-        yield zeros(channels, 16, 224, 224)
-        yield zeros(channels, 16, 112, 112)
-    elif isinstance(first, nn.Conv1d):
-        yield zeros(channels, 1024)
-    elif first is not None:
-        for side in _SIZES:
-            yield zeros(channels, side, side)
-
-
-_ENTRIES = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def _classes(root: nn.Module, result: Any) -> int:

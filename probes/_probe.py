@@ -1,8 +1,6 @@
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 import xarray as xr
@@ -10,9 +8,9 @@ from torch import Tensor, nn
 
 from probes._adaptive import adaptive_weights
 from probes._branches import Branches, Settings
-from probes._capture import Capture, hook_into
 from probes._compression_error import compression_error
 from probes._inspect import Point, call
+from probes._listener import Listener
 from probes._measure import measure
 from probes._pooling import first_tensor
 from probes._ready import ready_features
@@ -21,12 +19,10 @@ from probes._summarise import summarise
 from probes._synchronise import synchronise_gradients
 from probes._targets import check_targets, rows_of
 from probes.schedules import Adaptive
-from resonance import evaluating, find_layers, preserving_rng, unwrap
-
-_TRANSIENT = ("_capture", "_latest", "_finalizer", "_root")
+from resonance import evaluating, preserving_rng
 
 
-class Probe(nn.Module):
+class Probe(Listener):
     """The branches attached to a model; made by `probes.attach`.
 
     Its parameters are the active branches only. It is not part of the model: it keeps the model
@@ -38,11 +34,6 @@ class Probe(nn.Module):
         step: Losses made so far; the argument of an `alpha` schedule. May be set.
     """
 
-    _capture: Capture
-    _latest: dict[str, Any]
-    _finalizer: Callable[[], Any] | None
-    _root: Callable[[], nn.Module | None]
-
     def __init__(
         self,
         root: nn.Module,
@@ -53,33 +44,24 @@ class Probe(nn.Module):
         connected: bool,
         calls: str | None,
     ) -> None:
-        super().__init__()
+        strength = resolve_alpha(alpha, list(points))
+        pools = {name: point.pool for name, point in points.items()}
+        super().__init__(pools, adaptive=isinstance(strength, Adaptive))
         self.settings, self.connected, self.calls = settings, connected, calls
-        self.strength = resolve_alpha(alpha, list(points))
-        self.pools = {name: point.pool for name, point in points.items()}
+        self.strength = strength
         self.branches = nn.ModuleDict(
             {_key(k): Branches(k, p.width, settings, p.like) for k, p in points.items()}
         )
         self.step = 0
-        self._forget()
-        synchronise_gradients(list(self.parameters()))
         self._hook({name: point.module for name, point in points.items()}, root)
-
-    @property
-    def layers(self) -> list[str]:
-        """Names of the attachment points."""
-        return list(self.pools)
 
     @property
     def n_parameters(self) -> int:
         """Weights of all branches, static ones included."""
         return sum(b.n_parameters for b in self._by_layer().values())
 
-    @property
-    def attached(self) -> bool:
-        """Whether the probe listens to a model that is still there."""
-        return self._finalizer is not None and self._root() is not None
-
+    # Traced as part of a caller's compiled step it would be compiled anew at every step.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def loss(self, y: Tensor, *, main: Tensor | None = None) -> Tensor:
         """The auxiliary loss of the latest forward pass, times alpha, summed over layers.
 
@@ -98,6 +80,7 @@ class Probe(nn.Module):
         """
         features = ready_features(self._capture, self.layers, self.calls)
         self._check(features, y)
+        synchronise_gradients(self.parameters())
         if isinstance(self.strength, Adaptive) != (main is not None):
             wanted = "needed" if main is None else "of use only"
             raise ValueError(f"`main`: the main loss is {wanted} with an adaptive alpha")
@@ -105,17 +88,19 @@ class Probe(nn.Module):
             self._capture.use()
             return features[self.layers[0]][0].new_zeros(()).to(y.device)
         parts = {name: self._part(name, calls, y) for name, calls in features.items()}
-        self._latest = self._weights(parts, main)
-        total = torch.stack([(self._latest[k] * part).to(y.device) for k, part in parts.items()])
+        strengths = self._strengths(parts, main)
+        total = torch.stack([(strengths[k] * part).to(y.device) for k, part in parts.items()])
         if self._capture.grad and not total.requires_grad:
             raise RuntimeError(
                 "the auxiliary loss would train nothing: the features need no gradient (a frozen "
                 "backbone?) and no branch is active"
             )
         self._capture.use()
+        self._capture.strengths = strengths
         self.step += self._capture.grad
         return total.sum()
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def measure(self, y: Tensor) -> xr.Dataset:
         """Loss and accuracy of every branch on the latest forward pass; trains nothing.
 
@@ -129,7 +114,8 @@ class Probe(nn.Module):
         """
         features = ready_features(self._capture, self.layers, self.calls, used=True)
         self._check(features, y)
-        alphas = {name: float(self._latest.get(name, float("nan"))) for name in self.layers}
+        strengths = self._capture.strengths
+        alphas = {name: float(strengths.get(name, float("nan"))) for name in self.layers}
         return measure(self._by_layer(), features, y, alphas, self.step, self._root())
 
     def compression_error(self, x: Any, y: Tensor | None = None) -> xr.Dataset:
@@ -161,32 +147,6 @@ class Probe(nn.Module):
         self._check(features, y)
         return compression_error(self._by_layer(), features, y, model)
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Capture in eval mode and without gradients too, for measurements.
-
-        Outside of this, a forward pass in eval mode or under `no_grad` costs nothing.
-        """
-        before = self._capture.listening
-        self._capture.listening = True
-        try:
-            yield
-        finally:
-            self._capture.listening = before
-
-    def detach(self) -> None:
-        """Remove every hook from the model and forget its activations; calling twice is fine."""
-        if self._finalizer is not None:
-            self._finalizer()
-        self._forget()
-
-    def reattach(self, model: nn.Module) -> Self:
-        """Hook into `model`, which must have the same layers, and leave any model before it."""
-        modules = dict(self._modules_of(model))
-        self.detach()
-        self._hook(modules, unwrap(model))
-        return self
-
     def get_extra_state(self) -> dict[str, Any]:
         """Beside the weights, a state has the step, and what decides branches not stored."""
         s = self.settings
@@ -205,20 +165,6 @@ class Probe(nn.Module):
                 )
         self.step = state["step"]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.detach()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in _TRANSIENT}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._forget()
-        synchronise_gradients(list(self.parameters()))
-
     def __repr__(self) -> str:
         return summarise(self.settings, self._by_layer(), self.pools, attached=self.attached)
 
@@ -232,7 +178,7 @@ class Probe(nn.Module):
             pieces = [branches.loss(*rows_of(y, x.to(branches.precision))) for x in calls]
             return torch.stack(pieces).sum()
 
-    def _weights(self, parts: dict[str, Tensor], main: Tensor | None) -> dict[str, Any]:
+    def _strengths(self, parts: dict[str, Tensor], main: Tensor | None) -> dict[str, Any]:
         if isinstance(self.strength, Adaptive):
             assert main is not None
             return adaptive_weights(self.strength, main, parts, self._capture.edges)
@@ -248,29 +194,7 @@ class Probe(nn.Module):
     def _by_layer(self) -> dict[str, Branches]:
         return {name: self.branches[_key(name)] for name in self.layers}  # type: ignore[misc]
 
-    def _modules_of(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        return ((name, find_layers(model, name)[name]) for name in self.layers)
-
-    def _hook(self, modules: dict[str, nn.Module], root: nn.Module) -> None:
-        points = {name: (module, self.pools[name]) for name, module in modules.items()}
-        handles = hook_into(root, points, self._capture)
-        self._root = weakref.ref(root)
-        self._finalizer = weakref.finalize(self, _remove, handles)
-
-    def _forget(self) -> None:
-        self._capture = Capture(adaptive=isinstance(self.strength, Adaptive))
-        self._latest, self._finalizer, self._root = {}, None, _no_model
-
 
 def _key(name: str) -> str:
     # A ModuleDict takes no dots, nor a name that a dict has, such as "keys".
     return "at_" + name.replace("/", "//").replace(".", "/")
-
-
-def _remove(handles: list[Any]) -> None:
-    for handle in handles:
-        handle.remove()
-
-
-def _no_model() -> None:
-    return None

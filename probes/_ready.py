@@ -46,6 +46,12 @@ def ready_features(
             "nothing: use checkpoint(..., use_reentrant=False), or, if the model's forward says "
             "no_grad, freeze that part by requires_grad_(False) instead"
         )
+    if capture.nested:
+        raise RuntimeError(
+            f"layer {capture.nested!r} gave a nested tensor, which is not pooled as in training: "
+            "call torch.backends.mha.set_fastpath_enabled(False) before the pass (in eval mode "
+            "nn.TransformerEncoder makes them), or attach with a callable `pool`"
+        )
     if capture.state != "ready" and not (used and capture.state == "used"):
         raise RuntimeError(_REASONS[capture.state])
     missing = [name for name in layers if name not in capture.features]

@@ -1,13 +1,20 @@
 """Active branches live outside the wrapped model: their gradients are averaged over ranks here."""
 
+from collections.abc import Iterable
+
 import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def synchronise_gradients(parameters: list[nn.Parameter]) -> None:
-    """Average each parameter's gradient over all ranks as soon as it is made."""
+def synchronise_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Average each parameter's gradient over all ranks as soon as it is made; asking twice is fine.
+
+    To be asked at every loss: copies, pickles and loaded states may be other parameters.
+    """
     for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(_average_gradient)
+        hooks = parameter._post_accumulate_grad_hooks or {}
+        if _average_gradient not in hooks.values():
+            parameter.register_post_accumulate_grad_hook(_average_gradient)
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:

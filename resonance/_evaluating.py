@@ -19,7 +19,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     # Not `model.train()`: the caller may keep some layers in eval on purpose.
     modes = {module: module.training for module in model.modules()}
     try:
-        model.eval()
+        if any(modes.values()):
+            model.eval()
         yield
     finally:
         for module, mode in modes.items():
@@ -27,4 +28,5 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             if type(module).train is not nn.Module.train and module.training != mode:
                 module.train(mode)
         for module, mode in modes.items():
-            module.training = mode
+            if module.training != mode:
+                module.training = mode

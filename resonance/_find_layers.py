@@ -46,12 +46,10 @@ def find_layers(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn
         modules[name] = module  # innermost last: a checkpoint wrapper gives way to its layer
     modules.pop("", None)
     chosen = select(modules, patterns, argument="layers", spellings=spellings)
-    found: dict[str, nn.Module] = {}
+    found: dict[int, str] = {}
     for name in chosen:
-        # A module registered under two names is one layer.
-        if modules[name] not in found.values():
-            found[name] = modules[name]
-    return found
+        found.setdefault(id(modules[name]), name)  # a module under two names is one layer
+    return {name: modules[name] for name in found.values()}
 
 
 def select(
@@ -85,7 +83,7 @@ def select(
         hits = {
             name
             for name in known
-            if name == pattern
+            if pattern in (name, "**")
             or any(_matches(way, pattern) for way in (spellings or {}).get(name, {name}))
         }
         if not hits:

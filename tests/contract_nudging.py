@@ -59,6 +59,9 @@ VERBS = {
     "nudging.nudge auxiliary": lambda model, data: nudging.nudge(
         model, data, nudging.auxiliary(_credit_of_logits), BLOCKS, samples=12, batch_size=5,
     ),
+    "nudging.nudge feedback": lambda model, data: nudging.nudge(
+        model, data, nudging.direct_feedback(), "blocks.*", samples=12, batch_size=5
+    ),
     "nudging.alignment": lambda model, data: nudging.alignment(
         model, data, nudging.random(), BLOCKS, samples=12, batch_size=5
     ),

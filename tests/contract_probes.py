@@ -28,8 +28,39 @@ def _generate(model, data):
     return probes.generate(decoder, data[1][:8].view(2, 4), 6, layers="layers.0", threshold=0.5)
 
 
+EXITS = ["attention", "blocks"]
+
+
+def _exit_losses(model, data):
+    def head(hidden):
+        return model.head(hidden.mean(1))
+
+    with probes.attach_exits(model, EXITS, head=head, sample=data[0]) as exits:
+        with preserving(model), evaluating(model), exits.listening():
+            model(data[0])
+            exits.loss(data[1]).backward()
+        return exits.measure()
+
+
+def _record(model, data):
+    def head(hidden):
+        return model.head(hidden.mean(1))
+
+    return probes.record_exits(model, data, EXITS, head=head, batch_size=9)
+
+
+def _exits(model, data):
+    return probes.exits(model, data, EXITS, head=lambda h: model.head(h.mean(1)), samples=20)
+
+
 VERBS = {
     "probes.measure": _measure,
     "probes.compression_error": _compression_error,
     "probes.generate": _generate,
+    "probes.Exits.measure": _exit_losses,
+    "probes.record_exits": _record,
+    "probes.exits": _exits,
+    "probes.route_exits": lambda model, data: probes.route_exits(_record(model, data)),
+    "probes.exit_reliability": lambda model, data: probes.exit_reliability(_record(model, data)),
+    "probes.exit_map": lambda model, data: probes.exit_map(_record(model, data), 0.5),
 }

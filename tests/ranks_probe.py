@@ -3,6 +3,8 @@
 usage: ranks_probe.py SCENARIO ...    (started by launch.run_ranks)
 """
 
+import copy
+import pickle
 import sys
 from functools import partial
 
@@ -88,6 +90,11 @@ def train_as_rank(scenario: str) -> list[torch.Tensor]:
     if scenario == "ddp-compiled":
         call = torch.compile(call, backend="aot_eager")
     probe = probe or attach(call)
+    if scenario == "ddp-unpickled":
+        probe = pickle.loads(pickle.dumps(probe)).reattach(model)
+    elif scenario == "ddp-assigned":
+        state = {k: copy.deepcopy(v) for k, v in probe.state_dict().items()}
+        probe.load_state_dict(state, assign=True)
     pieces = 1 if accumulate is None else 2
     return train(call, model, probe, x[mine], y[mine], pieces=pieces, accumulate=accumulate)
 

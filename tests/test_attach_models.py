@@ -1,5 +1,8 @@
 """What `probes.attach` finds in real and in awkward models, without harm to any."""
 
+import random
+
+import numpy as np
 import pytest
 import timm
 import torch
@@ -191,3 +194,54 @@ def test_a_timm_model_with_a_cache_still_works_and_pickles(tmp_path):
     probes.attach(model, "stages.*", n=1).detach()
     assert model(torch.randn(1, 3, 224, 224)).argmax().item() >= 0
     torch.save(model, tmp_path / "model.pt")
+
+
+class Drawing(nn.Module):
+    """Its forward draws from every global generator; it may also need real numbers."""
+
+    def __init__(self, real):
+        super().__init__()
+        self.one, self.two, self.real = nn.Linear(4, 6), nn.Linear(6, 3), real
+
+    def forward(self, x):
+        noise = torch.rand(6) + random.random() + np.random.rand()  # noqa: NPY002
+        return self.two(self.one(x) * (noise.sum().item() if self.real else noise))
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_model_that_draws_leaves_the_generators_where_they_were(real):
+    model = Drawing(real)
+    before = snapshot(model)
+    probes.attach(model, "one", n=2).detach()
+    assert snapshot(model) == before
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+
+    def forward(self, x, padding):
+        return self.head(self.encoder(x, src_key_padding_mask=padding).mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_of_a_transformer_encoder():
+    model, x, y = Padded(), torch.randn(2, 5, 8), torch.tensor([0, 2])
+    padding = torch.arange(5) >= torch.tensor([[3], [5]])
+    probe = probes.attach(model, "encoder.layers.*", n=2, sample=(x, padding))
+    assert torch.backends.mha.get_fastpath_enabled()
+    model(x, padding)
+    expected = probe.loss(y)  # training makes none
+    model.eval()
+    with torch.no_grad(), probe.listening():
+        model(x, padding)
+        with pytest.raises(RuntimeError, match=r"nested tensor.*set_fastpath_enabled\(False\)"):
+            probe.loss(y)
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            model(x, padding)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+        torch.testing.assert_close(probe.loss(y), expected.detach())

@@ -44,7 +44,10 @@ BAD = {
     "unknown pattern": ({"layers": ["pair", "blocks.*"]}, r"nothing is called 'blocks\.\*'"),
     "no layer": ({"layers": []}, "`layers`: expected one or more"),
     "no tensor": ({"layers": "text"}, "'text': expected a floating tensor.*no tensor"),
-    "whole numbers": ({"layers": "count"}, "'count': expected a floating tensor.*int64"),
+    "whole numbers": (
+        {"layers": "count"},
+        "'count': expected a floating tensor.*one of torch.int64",
+    ),
     "never runs": ({"layers": "idle"}, "'idle': the layer never runs in eval mode"),
     "not per sample": ({"layers": "windows"}, "one entry per sample first"),
     "no branches": ({"n": 0}, "`n`: expected a whole number of at least 1, got 0"),

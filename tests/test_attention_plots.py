@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from test_capture import small_vit
+from small_vit import small_vit
 
 import attention
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 import xarray as xr
-from test_capture import small_vit
+from small_vit import small_vit
 
 import attention
 

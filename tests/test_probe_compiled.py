@@ -176,6 +176,25 @@ def test_row_2_code_that_was_told_to_ignore_hooks_gives_no_loss(clean_dynamo):
     assert_exact(compiled, model, probe, x, y)
 
 
+def test_a_whole_compiled_step_is_compiled_once_whatever_the_schedule(clean_dynamo):
+    model, x, y = make()
+    alpha = probes.schedules.linear(1.0, 0.0, steps=10)
+    probe = probes.attach(model, LAYERS, n=3, alpha=alpha)
+
+    @torch.compile(backend="aot_eager")
+    def step(x, y):
+        return F.cross_entropy(model(x), y) + probe.loss(y)
+
+    graphs = []
+    for index in range(4):
+        found = step(x, y)
+        main = F.cross_entropy(model(x), y)
+        auxiliary = (1 - index / 10) * expected_loss(model, probe, x, y)
+        torch.testing.assert_close(found, main + auxiliary)
+        graphs.append(clean_dynamo["stats"]["unique_graphs"])
+    assert len(set(graphs)) == 1
+
+
 def test_row_3_detaching_from_a_compiled_model(clean_dynamo):
     model, x, y = make()
     probe = probes.attach(model, LAYERS, n=3)

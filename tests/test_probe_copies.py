@@ -5,6 +5,7 @@ import gc
 import io
 import pickle
 import weakref
+from types import FunctionType
 
 import pytest
 import torch
@@ -35,6 +36,32 @@ def test_rows_15_to_17_copies_of_the_model_are_nobodys(duplicate, after_forward)
     grads = torch.autograd.grad(total + probe.loss(y), list(model.parameters()))
     expected = expected_gradients(model, probe, x, y)[: len(grads)]
     torch.testing.assert_close(grads, expected)
+
+
+def test_row_15_a_shallow_copy_shares_layers_but_is_nobodys():
+    model, x, y = make()
+    probe = probes.attach(model, LAYERS, n=3)
+    other = copy.copy(model)  # its hooks are the very same objects
+    model(x)
+    other(3 * x)
+    found = torch.autograd.grad(probe.loss(y), [*model.first.parameters(), *probe.parameters()])
+    model(x)
+    expected = torch.autograd.grad(probe.loss(y), [*model.first.parameters(), *probe.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: _saved(m)])
+def test_rows_15_to_17_hooks_of_a_copy_hold_nothing(duplicate):
+    model, _, _ = make()
+    probe = probes.attach(model, LAYERS, n=3)
+    hooks = [
+        hook
+        for module in duplicate(model).modules()
+        for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    ]
+    assert len(hooks) == 4
+    assert all(isinstance(hook, FunctionType) and hook() is None for hook in hooks)
+    assert probe.attached
 
 
 def _saved(model):

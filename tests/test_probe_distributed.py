@@ -6,10 +6,11 @@ from launch import run_ranks
 SCENARIOS = [
     # Attached before wrapping; to the wrapper; with unused parameters looked for; with no_sync().
     ["ddp", "ddp-after", "ddp-unused", "ddp-accumulate", "ddp-compiled", "ddp-balance"],
+    ["ddp-unpickled", "ddp-assigned"],  # other parameters than those first attached
     ["fsdp", "fsdp-after"],
 ]
 
 
-@pytest.mark.parametrize("scenarios", SCENARIOS, ids=["ddp", "fsdp"])
+@pytest.mark.parametrize("scenarios", SCENARIOS, ids=["ddp", "other", "fsdp"])
 def test_two_ranks_equal_one_process(scenarios):
     run_ranks("ranks_probe.py", *scenarios)

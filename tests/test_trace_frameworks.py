@@ -1,11 +1,13 @@
 """Real training loops of other libraries, against a loop written by hand."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 import xarray as xr
 from accelerate import Accelerator
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision
 from small_network import make_network, two_losses
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import Trainer as HuggingFaceTrainer
@@ -103,6 +105,43 @@ def test_lightning(tmp_path):
     )
     trainer.fit(module, DataLoader(TensorDataset(*make_data()), batch_size=4))
     assert_same(module.network, module.trace)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_with_a_grad_scaler(tmp_path):
+    states, traces = [], []
+    for traced in (True, False):
+        module = Lit()
+        if not traced:
+            module.trace.join = lambda *losses: sum(losses[1:], losses[0])
+        callback = gradients.lightning.TraceCallback(module.trace)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        trainer = Trainer(
+            accelerator="cpu",
+            # Asked for by name Lightning would take bfloat16 on a CPU, without a scaler.
+            plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+            max_epochs=1,
+            callbacks=[callback] if traced else [],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
+        trainer.fit(module, DataLoader(TensorDataset(*make_data()), batch_size=4))
+        states.append(module.network.state_dict())
+        traces.append(module.trace.to_dataset())
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
+    model = new_network()
+    expected = Trace(model)
+    expected.backward(*two_losses(model, *(part[:4] for part in make_data())))
+    first = expected.to_dataset().isel(step=0)
+    for name in ("loss_main", "norm_main", "norm_aux", "dot"):  # unscaled: to half precision
+        wanted = first[name].values
+        found = traces[0][name].isel(step=0).values
+        assert np.isfinite(found).sum() == np.isfinite(wanted).sum()
+        np.testing.assert_allclose(found, wanted, rtol=0.03, atol=1e-3)
 
 
 class Wrapped(torch.nn.Module):

@@ -1,0 +1,25 @@
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from gradients._feature_recorder import FeatureRecorder
+from gradients._measurement import Recorder
+from gradients._parameter_recorder import ParameterRecorder
+from gradients._shard_recorder import ShardRecorder, is_sharded
+
+
+def make_recorder(
+    model: nn.Module,
+    layers: str | Sequence[str] | None,
+    separate: bool | None,
+    sampled: Callable[[], bool],
+) -> Recorder:
+    """Pick the recipe that fits the level (activations, if there are `layers`) and the model."""
+    if layers is not None:
+        recorder = FeatureRecorder(model, layers, sampled)
+        if is_sharded(model):
+            recorder.group = ShardRecorder(model).group
+        return recorder
+    if is_sharded(model):
+        return ShardRecorder(model)
+    return ParameterRecorder(model, separate)

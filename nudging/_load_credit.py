@@ -1,0 +1,37 @@
+from collections.abc import Callable
+from typing import Any
+
+import xarray as xr
+from torch import Tensor
+
+from nudging._credit_bridge import CreditBridge
+from nudging._direct_feedback import DirectFeedback
+from nudging._feedback import Feedback
+from nudging._state import State
+from nudging._state_bridge import StateBridge
+
+KINDS: dict[str, Any] = {
+    k.__name__: k for k in (DirectFeedback, Feedback, StateBridge, CreditBridge)
+}
+
+
+def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
+    """The credit whose `to_dataset()` this is; it gives the same credits, bit for bit.
+
+    Args:
+        dataset: From `to_dataset()`, or read from a file, such as the group of a result:
+            `credit.to_dataset().to_netcdf(path, group="credit", mode="a", engine="h5netcdf")`.
+
+    Raises:
+        ValueError: If the dataset holds no credit.
+
+    Example:
+        >>> from nudging import direct_feedback
+        >>> load_credit(direct_feedback(seed=3).to_dataset()).settings["seed"]
+        3
+    """
+    kind = dataset.attrs.get("credit")
+    if kind not in KINDS:
+        raise ValueError(f"`dataset`: expected a saved credit ({', '.join(KINDS)}), got {kind!r}")
+    credit: Callable[[State], dict[str, Tensor]] = KINDS[kind].from_dataset(dataset)
+    return credit

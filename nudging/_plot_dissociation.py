@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # computing needs no matplotlib
+    from matplotlib.axes import Axes
+
+Array = NDArray[np.float64]
+
+
+def plot_dissociation(
+    found: xr.Dataset,
+    *,
+    metrics: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    **style: Any,
+) -> Axes:
+    """Draw how several metrics rank methods, and shade the metrics that rank them otherwise.
+
+    Each metric is a vertical axis, scaled so that the value of largest size is at 1 (a metric
+    whose largest value is negative, such as the loss change of a nudge, is turned over); raw means
+    are written beside the points. Shaded is a metric that puts two methods in the other order than
+    their mean ranks over all metrics do. With seeds, a difference within two standard errors is a
+    tie, and every seed is a faint point.
+
+    Args:
+        found: Variables over `method`, and `seed` if there are several, of which each is a metric;
+            or one variable over `method` and `metric`.
+        metrics: Which metrics, in this order; by default all.
+        ax: Where to draw; a new figure by default.
+        style: Passed on to `Axes.plot`.
+
+    Raises:
+        ValueError: If there are not at least two metrics and two methods, or values are missing.
+    """
+    table, labels = _table(found, metrics)
+    methods = [str(m) for m in found["method"].values]
+    means = table.mean(-1)
+    odd = disagreeing(table)
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        _, ax = plt.subplots(figsize=(2.0 + 1.7 * len(labels), 4.4), layout="constrained")
+    turned = np.take_along_axis(means, np.abs(means).argmax(1)[:, None], 1)
+    scaled, dots = means / turned, table / turned[:, :, None]
+    low = min(0.0, float(dots.min()))
+    at = np.arange(len(labels))
+    for j in at[odd]:
+        ax.axvspan(j - 0.42, j + 0.42, color="0.9", zorder=0, linewidth=0)
+        ax.text(j, 1.13, "ranks otherwise", ha="center", va="center", fontsize=9, color="0.35")
+    colors = []
+    for i, method in enumerate(methods):
+        (line,) = ax.plot(
+            at, scaled[:, i], **{"marker": "o", "color": f"C{i}", "label": method} | style
+        )
+        colors.append(line.get_color())
+        if table.shape[2] > 1:
+            for seed in dots[:, i].T:
+                ax.scatter(at, seed, s=10, color=line.get_color(), alpha=0.4, linewidth=0)
+    for j in at:
+        box = {"boxstyle": "round,pad=0.15", "fc": "0.9" if odd[j] else "white", "lw": 0}
+        for i, y in enumerate(_apart(scaled[j], gap=0.062 * (1.3 - low))):
+            ax.annotate(
+                f"{means[j, i]:.3g}", (j, y), (7, 0), textcoords="offset points", va="center",
+                fontsize=9, color=colors[i], bbox=box, zorder=4,
+            )  # fmt: skip
+    ax.set_xticks(at, [textwrap.fill(label, 18) for label in labels])
+    ax.set_xlim(-0.5, len(labels) - 0.35)
+    ax.set_ylim(low - 0.08, 1.22)
+    ax.set_ylabel("relative to the largest of the metric")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax
+
+
+def disagreeing(table: Array) -> NDArray[np.bool_]:
+    """Of `(metric, method, seed)`, the metrics with a pair of methods against the mean ranks."""
+    means = table.mean(-1)
+    largest = np.take_along_axis(means, np.abs(means).argmax(1)[:, None], 1)
+    order = _orders(table / largest[:, :, None])
+    # A method's mean rank, counted from how many others it beats and is beaten by.
+    standing = order.sum(-1).mean(0)
+    consensus = np.sign(np.round(standing[:, None] - standing[None], 9))
+    odd: NDArray[np.bool_] = (order * consensus < 0).any((1, 2))
+    return odd
+
+
+def _orders(table: Array) -> Array:
+    """Of `(metric, method, seed)`, 1 where one method is above another, -1 below, 0 for ties."""
+    means, seeds = table.mean(-1), table.shape[-1]
+    difference = means[:, :, None] - means[:, None]
+    tie = np.zeros_like(difference)
+    if seeds > 1:
+        squares = table.var(-1, ddof=1) / seeds
+        tie = 2 * np.sqrt(squares[:, :, None] + squares[:, None])
+    return np.where(np.abs(difference) > tie, np.sign(difference), 0.0)
+
+
+def _apart(places: Array, gap: float) -> Array:
+    """The nearest places that keep a gap between each other, in the same order."""
+    order = np.argsort(places, kind="stable")
+    clusters: list[list[float]] = []  # each the wanted places, spread around their mean
+    for place in places[order]:
+        clusters.append([float(place)])
+        while len(clusters) > 1 and _top(clusters[-2], gap) + gap > _bottom(clusters[-1], gap):
+            last = clusters.pop()
+            clusters[-1] += last
+    spread = [_bottom(c, gap) + gap * k for c in clusters for k in range(len(c))]
+    found = np.empty_like(places)
+    found[order] = spread
+    return found
+
+
+def _bottom(cluster: list[float], gap: float) -> float:
+    return float(np.mean(cluster)) - gap * (len(cluster) - 1) / 2
+
+
+def _top(cluster: list[float], gap: float) -> float:
+    return float(np.mean(cluster)) + gap * (len(cluster) - 1) / 2
+
+
+def _table(found: xr.Dataset, metrics: Sequence[str] | None) -> tuple[Array, list[str]]:
+    """Values over metric, method and seed, and what the metrics are called."""
+    names = [str(n) for n, v in found.data_vars.items() if "method" in v.dims]
+    if len(names) == 1 and "metric" in found[names[0]].dims:
+        whole = found[names[0]]
+        columns = {str(m): whole.sel(metric=m, drop=True) for m in whole["metric"].values}
+    else:
+        columns = {name: found[name] for name in names}
+    wanted = list(columns) if metrics is None else list(metrics)
+    if unknown := [name for name in wanted if name not in columns]:
+        raise ValueError(f"`metrics`: expected some of {', '.join(columns)}, got {unknown}")
+    rows = []
+    for name in wanted:
+        column = (
+            columns[name] if "seed" in columns[name].dims else columns[name].expand_dims("seed")
+        )
+        if set(column.dims) != {"method", "seed"}:
+            raise ValueError(f"`found`: expected {name} over method and seed, got {column.dims}")
+        rows.append(column.transpose("method", "seed").values)
+    if len(rows) < 2 or rows[0].shape[0] < 2:
+        raise ValueError("`found`: expected at least two metrics and two methods")
+    seeds = max(row.shape[1] for row in rows)
+    table = np.stack([np.broadcast_to(row, (len(row), seeds)) for row in rows]).astype(float)
+    if not np.isfinite(table).all() or not table.any((1, 2)).all():
+        raise ValueError("`found`: expected finite values, and no metric that is all zero")
+    labels = [str(columns[name].attrs.get("long_name", name)) for name in wanted]
+    return table, wanted if "metric" in found.dims else labels

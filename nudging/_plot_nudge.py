@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+if TYPE_CHECKING:  # computing needs no matplotlib
+    from matplotlib.axes import Axes
+
+_FAR_APART = 50.0  # bars that differ by more than this factor need another scale
+
+
+def plot_nudge(
+    found: xr.Dataset, *, eta: float | None = None, ax: Axes | None = None, **style: Any
+) -> Axes:
+    """Draw the change of the loss block by block, as bars; below zero the credit helps.
+
+    Bars are means over `seed` with a point for each seed, or have an error bar of one standard
+    error over samples where there are no seeds. A dash marks the change predicted to first order.
+    Bars that differ by more than a factor of 50 are drawn on a logarithmic scale on both sides of
+    zero.
+
+    Args:
+        found: Results of `nudge` or `measure`; may be joined along `method` and `seed`.
+        eta: Which step length, where there are several.
+        ax: Where to draw; a new figure by default.
+        style: Passed on to `Axes.bar`.
+
+    Raises:
+        ValueError: If there is no `loss_change` over `layer`, or one `eta` must be chosen.
+    """
+    chosen = _one_eta(found, eta)
+    allowed = {"layer", "method", "seed"}
+    if "loss_change" not in chosen or not {"layer"} <= set(chosen["loss_change"].dims) <= allowed:
+        raise ValueError("`found`: expected `loss_change` over layer, and method and seed at most")
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        _, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+    change = _three(chosen["loss_change"])
+    methods = change["method"].values if "method" in chosen["loss_change"].dims else [None]
+    width = 0.8 / len(methods)
+    middle = np.arange(change.sizes["layer"])
+    for i, method in enumerate(methods):
+        values = change.isel(method=i)
+        x = middle + (i - (len(methods) - 1) / 2) * width
+        mean = values.mean("seed")
+        look: dict[str, Any] = {"color": f"C{i}", "alpha": 0.75, "width": 0.9 * width}
+        look |= {} if method is None else {"label": str(method)}
+        bars: Any = ax.bar(x, mean, **look | style)
+        color = bars.patches[0].get_facecolor()[:3]
+        if values.sizes["seed"] > 1:
+            for row in values.transpose("seed", "layer").values:
+                ax.scatter(x, row, s=14, color=color, edgecolor="black", linewidth=0.6, zorder=3)
+        elif "loss_change_se" in chosen:
+            error = _three(chosen["loss_change_se"]).isel(method=i, seed=0)
+            ax.errorbar(x, mean, error, fmt="none", ecolor="black", elinewidth=1, capsize=2)
+        if "predicted_change" in chosen:
+            predicted = _three(chosen["predicted_change"]).isel(method=i).mean("seed")
+            dash: Any = ax.hlines(predicted, x - width / 2, x + width / 2, "black", linewidth=1.2)
+            dash.set_label("to first order" if i == len(methods) - 1 else None)
+    _dress(ax, change, chosen)
+    return ax
+
+
+def _dress(ax: Axes, change: xr.DataArray, chosen: xr.Dataset) -> None:
+    sizes = np.abs(change.mean("seed").values)
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if sizes.size and sizes.max() > _FAR_APART * sizes.min():
+        ax.set_yscale("symlog", linthresh=float(sizes.min()), linscale=0.4)
+    names = [str(name) for name in change["layer"].values]
+    ax.set_xticks(np.arange(len(names)), names)
+    if sum(map(len, names)) > 70:
+        ax.tick_params(axis="x", rotation=45)
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.set_xlabel("nudged block")
+    where = f", eta = {float(chosen['eta']):g}" if "eta" in chosen.coords else ""
+    ax.set_ylabel(f"mean change of the loss{where}")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _one_eta(found: xr.Dataset, eta: float | None) -> xr.Dataset:
+    if "eta" not in found.dims:
+        return found
+    etas = found["eta"].values
+    if eta is None and len(etas) > 1:
+        raise ValueError(f"`eta`: expected one of {', '.join(f'{e:g}' for e in etas)}, got None")
+    wanted = etas[0] if eta is None else eta
+    if not np.isclose(etas, wanted, rtol=1e-9, atol=0).any():
+        raise ValueError(f"`eta`: expected one of {', '.join(f'{e:g}' for e in etas)}, got {eta!r}")
+    return found.sel(eta=wanted, method="nearest")
+
+
+def _three(values: xr.DataArray) -> xr.DataArray:
+    """With axes for methods and seeds, if only of length one."""
+    for dim in ("method", "seed"):
+        if dim not in values.dims:
+            values = values.drop_vars(dim, errors="ignore").expand_dims(dim)
+    return values

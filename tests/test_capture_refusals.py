@@ -1,0 +1,124 @@
+"""What `attention` refuses to read, or to be asked for."""
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from small_vit import small_vit
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+
+import attention
+from attention import _call
+
+
+class Flexible(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain = nn.MultiheadAttention(16, 1, batch_first=True)
+        self.flexible = FlexAttention()
+
+    def forward(self, x):
+        return self.flexible(self.plain(x, x, x)[0])
+
+
+class FlexAttention(nn.Module):
+    def forward(self, x):
+        x = x[:, None]
+        return flex_attention(x, x, x)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_is_refused_even_beside_attention_that_can_be_read():
+    model, x = Flexible().eval(), torch.randn(1, 16, 16)
+    with pytest.raises(ValueError, match=r"layer 'flexible' .* flex_attention.* sdpa or eager"):
+        attention.capture(model, x, queries="mean")
+
+
+class OwnKernel(nn.Module):
+    def forward(self, x):
+        q = x[:, None]
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[0]
+
+
+def test_a_kernel_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="_scaled_dot_product_flash_attention_for_cpu, which can"):
+        attention.capture(OwnKernel(), torch.randn(1, 4, 8), queries="mean")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0"])
+def test_no_attention_is_refused(name):
+    model = timm.create_model(name)
+    with pytest.raises(ValueError, match="no attention was seen"):
+        attention.capture(model, torch.randn(1, 3, 32, 32), queries="mean")
+
+
+def test_separable_attention_is_refused_with_its_place():
+    model = timm.create_model("mobilevitv2_050")
+    with pytest.raises(
+        ValueError, match=r"A softmax without .* is in stages.2.1.transformer.0.attn"
+    ):
+        attention.capture(model, torch.randn(1, 3, 64, 64), queries="mean")
+
+
+class Gated(nn.Module):
+    """Attention, then a softmax that weighs tokens without a product of matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.attention(x, x, x)[0]
+        return (x * x.softmax(-1)).sum(1)
+
+
+def test_a_softmax_that_is_left_out_is_named():
+    with pytest.warns(UserWarning, match=r"a softmax was left out.* in $"):
+        attention.capture(Gated(), torch.randn(2, 5, 8), queries="mean")
+
+
+def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
+    real = F.scaled_dot_product_attention
+
+    class Sharper(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    def wrong(place, output, arguments, **known):
+        return real_description(place, output, arguments | {"scale": 0.1}, **known)
+
+    real_description = _call.of_kernel
+    monkeypatch.setattr("attention._tap.of_kernel", wrong)
+    x = torch.randn(1, 2, 5, 8)
+    with pytest.raises(RuntimeError, match="layer '': the attention read does not reproduce"):
+        attention.capture(Sharper(), x, queries="mean")
+    assert F.scaled_dot_product_attention is real
+
+
+BAD = {
+    "queries": ["none", [], ""],
+    "keys": ["cls"],
+    "threshold": [0, 1.5, "high"],
+    "mass": [0, 2],
+    "chunk": [0, 1.5, True],
+    "prefix": [-1],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in BAD.items() for v in vs])
+def test_bad_arguments_are_named(name, value):
+    with pytest.raises(ValueError, match=f"`{name}`: expected .* got"):
+        attention.capture(small_vit(), torch.randn(1, 3, 32, 32), **{name: value})
+
+
+def test_a_model_without_class_token_says_what_else_to_ask_for():
+    model = small_vit(class_token=False, global_pool="avg")
+    with pytest.raises(ValueError, match=r'`queries`: expected "mean", .* no class token'):
+        attention.capture(model, torch.randn(1, 3, 32, 32))
+    with pytest.raises(ValueError, match=r"`layers`: nothing is called 'block"):
+        attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="block.0")
+    with pytest.raises(
+        ValueError, match=r"`layers`: no attention in blocks.0.mlp; .*blocks.1.attn"
+    ):
+        attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="blocks.0.mlp")

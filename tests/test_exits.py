@@ -1,0 +1,302 @@
+"""One pass and its tables against routing token by token, in plain Python."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from exit_models import BLOCKS, gpt2, images, text, text_model, vit
+from torch import nn
+
+import probes
+
+THRESHOLDS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.8, 1.01)
+
+
+def sharpened(**options):
+    """A text model whose confidences spread over the unit interval."""
+    model = text_model(**options)
+    with torch.no_grad():
+        model.head.weight.mul_(3)
+    return model
+
+
+def logits_by_hand(model, ids):
+    """`(layer, sample, token, class)` in float64, and the states before and after each block."""
+    x, logits, states = model.embed(ids), [], []
+    for block in model.blocks:
+        states.append((x, block(x)))
+        x = states[-1][1]
+        logits.append(model.head(x))
+    return torch.stack(logits).detach(), [(a.detach(), b.detach()) for a, b in states]
+
+
+def one_token(layers, before_after, goal):
+    """Loss, prediction and confidences of one token at every layer, with math alone."""
+    rows, row_count, previous = [], 0, None
+    for logits, (a, b) in zip(layers, before_after, strict=True):
+        z = [float(v) for v in logits]
+        top = max(z)
+        total = math.fsum(math.exp(v - top) for v in z)
+        p = [math.exp(v - top) / total for v in z]
+        order = sorted(p, reverse=True)
+        entropy = -math.fsum(q * math.log(q) for q in p if q > 0)
+        guess = z.index(top)
+        row_count = row_count + 1 if guess == previous else 1
+        previous = guess
+        dot = math.fsum(float(u) * float(v) for u, v in zip(a, b, strict=True))
+        norms = math.sqrt(sum(float(u) ** 2 for u in a)) * math.sqrt(sum(float(v) ** 2 for v in b))
+        sure = {
+            "max softmax": order[0],
+            "margin": order[0] - order[1],
+            "entropy": 1 - entropy / math.log(len(p)),
+            "cosine": max(0.0, dot / norms),
+            "patience": row_count / len(layers),
+        }
+        rows.append((-math.log(p[goal]), guess, sure))
+    return rows
+
+
+def brute_force(model, ids, y):
+    logits, states = logits_by_hand(model, ids)
+    return [
+        (
+            one_token(
+                logits[:, i, t],
+                [(a[i, t], b[i, t]) for a, b in states],
+                int(y[i, t]),
+            ),
+            int(y[i, t]),
+            i,
+        )
+        for i in range(len(ids))
+        for t in range(ids.shape[1])
+    ]
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+def test_tables_equal_routing_token_by_token(batch_size):
+    model, (ids, y) = sharpened(), text(samples=5)
+    found = probes.exits(model, (ids, y), BLOCKS, thresholds=THRESHOLDS, batch_size=batch_size)
+    tokens = brute_force(model, ids, y)
+    opened = {"blocks.0": [0], "blocks.1": [1], "any": [0, 1]}
+    spread = set()
+    for measure in found["measure"].values:
+        for name, exits in opened.items():
+            for tau in THRESHOLDS:
+                losses, hits, agreed, left = [], [], [], []
+                for rows, goal, _ in tokens:
+                    at = next((e for e in exits if rows[e][2][measure] >= tau), 2)
+                    losses.append(rows[at][0])
+                    hits.append(rows[at][1] == goal)
+                    agreed.append(rows[at][1] == rows[2][1])
+                    left.append(at)
+                n = len(tokens)
+                row = found.sel(measure=measure, exit=name, threshold=tau)
+                mean = math.fsum(losses) / n
+                assert row["cross_entropy"] == pytest.approx(mean, rel=1e-12)
+                assert row["perplexity"] == pytest.approx(math.exp(mean), rel=1e-12)
+                assert row["accuracy"] == pytest.approx(sum(hits) / n)
+                assert row["agreement"] == pytest.approx(sum(agreed) / n)
+                assert row["shallow"] == pytest.approx(sum(at < 2 for at in left) / n)
+                assert row["compute"] == pytest.approx(sum((at + 1) / 3 for at in left) / n)
+                spread.add(round(float(row["shallow"]), 3))
+    assert len(spread) > 10  # the thresholds do divide the tokens
+
+
+def test_fixed_random_and_oracle_rows():
+    model, (ids, y) = sharpened(), text(samples=5)
+    found = probes.exits(model, (ids, y), BLOCKS, thresholds=THRESHOLDS)
+    tokens = brute_force(model, ids, y)
+    losses = np.array([[row[0] for row in rows] for rows, _, _ in tokens])
+    fixed = losses.mean(0)
+    np.testing.assert_allclose(found["fixed_cross_entropy"], fixed, rtol=1e-12)
+    np.testing.assert_allclose(found["fixed_perplexity"], np.exp(fixed), rtol=1e-12)
+    np.testing.assert_allclose(
+        found["oracle_cross_entropy"],
+        [losses[:, [0, 2]].min(1).mean(), losses[:, [1, 2]].min(1).mean(), losses.min(1).mean()],
+        rtol=1e-12,
+    )
+    s = found["shallow"].sel(exit="blocks.1")
+    closed_form = s * np.log(np.exp(fixed[1])) + (1 - s) * np.log(np.exp(fixed[2]))
+    log_random = np.log(found["random_perplexity"].sel(exit="blocks.1"))
+    np.testing.assert_allclose(log_random, closed_form, rtol=1e-12)
+    # All ways in which as many tokens could leave, on average: simulated.
+    row = found.sel(measure="max softmax", exit="any", threshold=0.5)
+    rng = np.random.default_rng(0)
+    left = rng.choice(3, p=row["left"].values, size=(2000, len(losses)))
+    simulated = losses[np.arange(len(losses)), left].mean(1)
+    error = simulated.std() / math.sqrt(len(simulated))
+    assert abs(simulated.mean() - float(row["random_cross_entropy"])) < 4 * error
+
+
+def test_ends_are_exact_and_the_oracle_is_best():
+    found = probes.exits(sharpened(), text(), BLOCKS, thresholds=[-1, 0, 1.0000001, 7])
+    for kind in ("cross_entropy", "perplexity", "accuracy", "cross_entropy_se"):
+        fixed = found[f"fixed_{kind}"]
+        for exit_, layer in (("blocks.0", 0), ("blocks.1", 1), ("any", 0)):
+            row = found[kind].sel(exit=exit_)
+            assert (row[:2] == fixed[layer]).all()
+            assert (row[2:] == fixed[2]).all()
+    assert (found["shallow"][:2] == 1).all()
+    assert (found["shallow"][2:] == 0).all()
+    assert (found["compute_with_head"].sel(measure="cosine")[2:] == 1).all()
+    best = found["oracle_cross_entropy"]
+    assert (best <= found["cross_entropy"]).all()
+    assert (best <= found["fixed_cross_entropy"][[0, 1, 0]].values).all()
+    assert (best <= found["fixed_cross_entropy"][2]).all()
+
+
+def made_record(shallow, layers=3, exit_at=0, body=1.0, head=0.0, n=1000, depth=None):
+    """A record in which a given share of tokens is sure at one exit."""
+    names = [f"h.{i}" for i in range(layers)]
+    confidence = np.zeros((1, layers, n))
+    confidence[0, exit_at, : round(shallow * n)] = 1
+    zeros = np.zeros((layers, n))
+    return xr.Dataset(
+        {
+            "cross_entropy": (("layer", "token"), zeros),
+            "prediction": (("layer", "token"), zeros.astype(int)),
+            "confidence": (("measure", "layer", "token"), confidence),
+            "flops": ("layer", body * np.arange(1.0, layers + 1)),
+            "head_flops": ("layer", np.full(layers, head)),
+        },
+        coords={
+            "layer": names,
+            "measure": ["max softmax"],
+            "sample": ("token", np.arange(n)),
+            "target": ("token", np.zeros(n, dtype=int)),
+            "depth": ("layer", np.arange(1, layers + 1) / layers),
+        },
+    )
+
+
+@pytest.mark.parametrize(("shallow", "percent"), [(0.524, 65.1), (0.72, 52.0), (0.863, 42.5)])
+def test_published_compute(shallow, percent):
+    row = probes.route_exits(made_record(shallow), thresholds=[0.9]).sel(exit="h.0").squeeze()
+    assert float(row["compute"]) == pytest.approx(1 - shallow * (1 - 1 / 3))
+    assert round(100 * float(row["compute"]), 1) == percent
+
+
+def test_a_head_worth_68_layers_makes_exits_dearer_than_the_model():
+    # Width 64 and 69,830 classes: 16 d^2 operations a layer, V d for the head; exit 2 of 4.
+    layer, head = 16 * 64**2, 69_830 * 64
+    assert round(head / layer) == 68
+    record = made_record(0.704, layers=4, exit_at=1, body=layer, head=head)
+    row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
+    assert float(row["compute"]) == pytest.approx(0.648)
+    assert float(row["compute_with_head"]) == pytest.approx(1.26, abs=0.002)
+    by_hand = (2 * layer + head + 0.296 * (2 * layer + head)) / (4 * layer + head)
+    assert float(row["compute_with_head"]) == pytest.approx(by_hand)
+
+
+def test_operations_are_counted_per_layer_and_head():
+    model, (ids, y) = text_model(), text(tokens=9)
+    record = probes.record_exits(model, (ids, y), ["blocks.0", "blocks.2"])
+    per_block = 2 * 9 * 6 * 6  # the one matrix of a block, for 9 tokens
+    assert record["flops"].values.tolist() == [per_block, 3 * per_block]
+    assert record["head_flops"].values.tolist() == [2 * 9 * 6 * 11] * 2
+    assert record["depth"].values.tolist() == pytest.approx([1 / 3, 1])
+
+
+def test_standard_errors_are_those_over_samples():
+    model, (ids, y) = sharpened(), text(samples=40)
+    found = probes.exits(model, (ids, y), BLOCKS, thresholds=[0.5])
+    record = probes.record_exits(model, (ids, y), BLOCKS)
+    rng = np.random.default_rng(0)
+    drawn = {"cross_entropy": [], "gain": []}
+    for _ in range(300):
+        chosen = rng.integers(0, 40, 40)
+        tokens = np.concatenate([np.flatnonzero(record["sample"] == i) for i in chosen])
+        again = record.isel(token=tokens).assign_coords(sample=("token", np.repeat(range(40), 9)))
+        row = probes.route_exits(again, thresholds=[0.5])
+        row = row.sel(measure="max softmax", exit="any")
+        for name, values in drawn.items():
+            values.append(float(row[name].item()))
+    row = found.sel(measure="max softmax", exit="any")
+    for name, values in drawn.items():  # 300 resamples know a deviation to 4 %
+        assert float(row[f"{name}_se"].item()) == pytest.approx(np.std(values), rel=0.15)
+
+
+def test_gpt2_unmodified_by_its_own_hidden_states():
+    model, (ids, y) = gpt2().eval(), text()
+    record = probes.record_exits(model, (ids, y), "transformer.h.*")
+    states = model(ids, output_hidden_states=True)
+    # transformers hands out the last state after the final norm.
+    early = [model.lm_head(model.transformer.ln_f(h)) for h in states.hidden_states[1:3]]
+    for i, logits in enumerate([*early, states.logits]):
+        expected = nn.functional.cross_entropy(logits.mT, y, reduction="none").flatten()
+        np.testing.assert_allclose(record["cross_entropy"][i], expected.detach(), rtol=1e-5)
+        assert (record["prediction"][i].values == logits.argmax(-1).flatten().numpy()).all()
+
+
+def test_vit_unmodified():
+    model, (x, y) = vit().eval(), images(samples=9)
+    record = probes.record_exits(model, (x, y), "blocks.*", batch_size=4)
+    _, states = model.forward_intermediates(
+        x, norm=True, output_fmt="NLC", return_prefix_tokens=True
+    )
+    logits = [model.forward_head(torch.cat([prefix, grid], 1)) for grid, prefix in states]
+    expected = [nn.functional.cross_entropy(z, y, reduction="none").detach() for z in logits]
+    np.testing.assert_allclose(record["cross_entropy"], torch.stack(expected), rtol=1e-4)
+    assert record["sample"].values.tolist() == list(range(9))
+    assert set(record["position"].values) == {0}
+
+
+def test_inputs_by_name_and_targets_that_do_not_count():
+    model, (ids, y) = gpt2(), text()
+    y = y.clone()
+    y[:, ::2] = -100
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    record = probes.record_exits(model, [(inputs, y)], "transformer.h.*")
+    whole = probes.record_exits(model, text(), "transformer.h.*")
+    assert set(record["position"].values) == {1, 3, 5, 7}
+    kept = whole.isel(token=np.flatnonzero(whole["position"] % 2))
+    np.testing.assert_allclose(record["cross_entropy"], kept["cross_entropy"], rtol=1e-5)
+
+
+def test_exits_with_their_own_heads():
+    model, (ids, y) = text_model(), text()
+    trained = probes.attach_exits(model, BLOCKS, head="own")
+    record = probes.record_exits(model, (ids, y), BLOCKS, head=trained)
+    x = model.blocks[0](model.embed(ids))
+    expected = nn.functional.cross_entropy(trained.heads[0](x).mT, y, reduction="none")
+    np.testing.assert_allclose(record["cross_entropy"][0], expected.detach().flatten())
+
+
+def test_a_head_that_mixes_tokens_is_not_cut():
+    model, (ids, y) = sharpened(), text()
+
+    def head(h):
+        return model.head(h - h.mean(1, keepdim=True))
+
+    record = probes.record_exits(model, (ids, y), BLOCKS, head=head, batch_size=3)
+    logits = head(model.blocks[0](model.embed(ids)))
+    expected = nn.functional.cross_entropy(logits.mT, y, reduction="none")
+    np.testing.assert_allclose(record["cross_entropy"][0], expected.detach().flatten())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"thresholds": [0.5, math.nan]}, "`thresholds`: .*NaN"),
+        ({"thresholds": []}, "`thresholds`"),
+        ({"layers": ["blocks.2", "blocks.0"]}, "forward order"),
+        ({"layers": ["blocks.0", "blocks.1"]}, "'blocks.2' follows"),
+        ({"layers": ["blocks.2"]}, "an exit and the last layer"),
+        ({"head": nn.Linear(4, 11).double()}, "`head`"),
+        ({"head": "own"}, "give the Exits"),
+        ({"depths": (0.1, 0.5, 0.9)}, "`depths`"),
+        ({"bins": 0}, "`bins`"),
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"data": (torch.zeros(0, 9).long(), torch.zeros(0, 9).long())}, "`data`"),
+        ({"data": (torch.zeros(3, 9).long(), torch.zeros(3, 8).long())}, "`targets`"),
+        ({"data": (torch.zeros(3, 9).long(), torch.full((3, 9), 11))}, "0 to 10"),
+        ({"data": (torch.zeros(3, 9).long(), torch.full((3, 9), -100))}, "that count"),
+    ],
+)
+def test_arguments_that_do_not_fit(settings, message):
+    arguments = {"data": text(), "layers": BLOCKS} | settings
+    with pytest.raises(ValueError, match=message):
+        probes.exits(text_model(), arguments.pop("data"), arguments.pop("layers"), **arguments)
