@@ -52,10 +52,7 @@ def main(argv: list[str] | None = None) -> None:
                 plain = base(backbone, args, "cifar100")
                 controlled = replace(plain, n=n, alpha=alpha, **settings)
                 published = round(after - change, 1), after
-                name = LABELS[backbone]
-                labels = {"n": n, "control": control, "architecture": name}
-                if args.scale != "paper":
-                    del labels["n"]
+                labels = {"control": f"{control}, {n} x", "architecture": LABELS[backbone]}
                 cells.append(Cell(labels, plain, controlled, published))
     study(cells, args)
 
