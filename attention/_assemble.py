@@ -31,6 +31,13 @@ def assemble(
                 "the forward passes differ in their attention layers: expected "
                 f"{', '.join(layers)}; got {', '.join(readings)}"
             )
+        for layer in layers:
+            (_, *one), (_, *other) = passes[0][layer].shape, readings[layer].shape
+            if one != other:
+                raise ValueError(
+                    f"the forward passes differ in size: layer {layer!r} has {one} heads, queries "
+                    f"and keys, then {other}: record them one by one, and concatenate"
+                )
     by_query = settings.queries not in ("cls", "mean")
     dims = ["sample", "layer", "head", "query"][: 4 if by_query else 3]
     data: dict[str, xr.Variable] = {}

@@ -31,7 +31,8 @@ def capturing(
     The body runs as it would without: the same values (to 1e-5 where torch leaves its C++ fast
     path for `nn.TransformerEncoder` and `nn.MultiheadAttention`), graph, modes and random numbers.
     A compiled model runs uncompiled inside, and is not compiled again afterwards. Leave the body
-    before `backward()`. Several forward passes inside follow one another along `sample`.
+    before `backward()`. Several forward passes inside, of inputs of one size, follow one another
+    along `sample`.
 
     Args:
         model: Called inside, whole or by its parts, in this thread.
@@ -72,7 +73,7 @@ def capturing(
     compiling = "torch._dynamo" in sys.modules
     with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), tap:
         yield recording
-    recording.close([layer for layer, left in tap.unread.items() if left])
+    recording.close([layer for layer, left in tap.unread.items() if left], list(tap.sideways))
 
 
 def _settings(

@@ -99,21 +99,30 @@ class Recording:
         current.readings[name] = reading
 
     @torch.no_grad()
-    def close(self, unread: Collection[str]) -> None:
+    def close(self, unread: Collection[str], sideways: Collection[str]) -> None:
         """Finish what waits, compare with the kernels, and let go of the forward pass.
 
         Args:
             unread: Layers with a softmax that did not turn out to be attention.
+            sideways: Layers that multiply with a softmax along another axis than the last.
         """
         self._frame = None
         if not self._passes:
-            raise ValueError(_nothing_seen(self._chosen, self._skipped, unread))
-        if unread:
-            warnings.warn(
-                f"a softmax was left out, as no product of matrices follows it, in "
-                f"{', '.join(unread)}",
-                stacklevel=4,
-            )
+            raise ValueError(_nothing_seen(self._chosen, self._skipped, [*unread, *sideways]))
+        for layers, reason in (
+            (unread, "no product of matrices follows it"),
+            (sideways, "it runs along another axis than the last"),
+        ):
+            if layers:
+                text = f"a softmax was left out, as {reason}, in {', '.join(layers)}"
+                warnings.warn(text, stacklevel=4)
+        for name in chain.from_iterable(one.readings for one in self._passes):
+            if name.partition("#")[0] in sideways:
+                raise ValueError(
+                    f"layer {name!r} multiplies with softmaxes along two different axes, as linear "
+                    "attention does, which has no map from queries to keys: leave it out with "
+                    "`layers=`"
+                )
         for name, error in self._errors.items():
             if error.item() > 1:  # NaN, of a row that sees nothing or a broken model, tells nothing
                 raise RuntimeError(
@@ -165,7 +174,12 @@ def _nothing_seen(
             f"`layers`: no attention in {', '.join(sorted(chosen or []))}; "
             f"there is some in {', '.join(dict.fromkeys(skipped))}"
         )
-    near = f" A softmax without a product of matrices is in {', '.join(unread)}." if unread else ""
+    near = (
+        f" A softmax that no product of matrices follows, or along another axis than the last, is "
+        f"in {', '.join(unread)}."
+        if unread
+        else ""
+    )
     return (
         "`model`: no attention was seen. Either it was not called or has none (separable and linear"
         " attention have no map), or its attention is out of sight: a kernel that is no torch"

@@ -22,6 +22,8 @@ _KERNELS = {
 _OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 _UNREADABLE = ("attention", "attn", "flash", "fmha")  # in the names of kernels we cannot read
 _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
+_SOFTMAX |= {torch.ops.aten.softmax, torch.ops.aten.softmax.int}
+_SOFTMAX |= {torch.ops.aten._softmax, torch.ops.aten._softmax.default}
 _PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__}
 _PRODUCTS |= {torch.bmm, Tensor.bmm, torch.baddbmm, Tensor.baddbmm, torch.einsum}
 # What may happen to a map between its softmax and its product with the values.
@@ -41,9 +43,9 @@ _CARRYING |= {Tensor.mT.__get__}  # type: ignore[attr-defined]
 
 @dataclass
 class _Candidate:
-    """A softmax that may turn out to be attention."""
+    """A softmax that may turn out to be attention; no call if it runs along another axis."""
 
-    call: Call
+    call: Call | None
     place: Place
     read: bool = False
 
@@ -61,6 +63,7 @@ class Tap(TorchFunctionMode):
         self.receive = receive
         self.image_sizes: dict[tuple[int, int], None] = {}  # of feature maps, the latest last
         self.unread: Counter[str] = Counter()  # softmaxes by layer that no product has taken up
+        self.sideways: dict[str, None] = {}  # layers that multiply a softmax along another axis
         self._maps: Any = WeakIdKeyDictionary()  # by tensor, so that none lives longer for us
 
     def __exit__(self, *failure: Any) -> None:
@@ -129,20 +132,22 @@ class Tap(TorchFunctionMode):
                 )
 
     def _remember(self, args: Sequence[Any], kwargs: dict[str, Any], weights: Tensor) -> None:
-        scores = args[0] if args else kwargs["input"]
+        scores = args[0] if args else kwargs["input" if "input" in kwargs else "self"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
-        if scores.dim() < 3 or dim not in (-1, scores.dim() - 1):
+        place = locate(self.names) if scores.dim() > 2 else None
+        if place is None:
             return
-        place = locate(self.names)
-        if place is not None:
+        call = None
+        if dim in (-1, scores.dim() - 1):
             self.unread[place.layer] += 1
-            self._maps[weights] = _Candidate(of_softmax(place, scores, weights), place)
+            call = of_softmax(place, scores, weights)
+        self._maps[weights] = _Candidate(call, place)
 
     def _carry(self, given: Iterable[Any], result: Any, *, mixing: bool) -> None:
         found = next((t for t in given if isinstance(t, Tensor) and t in self._maps), None)
         if found is not None and isinstance(result, Tensor):
             found_map = self._maps[found]
-            if mixing:
+            if mixing and found_map.call is not None:
                 found_map.call = replace(found_map.call, kind="talking heads")
             self._maps[result] = found_map
 
@@ -155,6 +160,9 @@ class Tap(TorchFunctionMode):
             found = self._maps.get(tensor)
             if found is not None and not found.read:
                 found.read = True
+                if found.call is None:
+                    self.sideways[found.place.layer] = None
+                    continue
                 self.unread[found.place.layer] -= 1
                 others = [other for other in tensors if other is not tensor]
                 self.receive(found.call.with_values(others), found.place)

@@ -1,6 +1,6 @@
 """What does nudging every block cost? Ratios to one forward pass, and to the naive way.
 
-Run: python benchmarks/nudging.py [--rounds 7] [--samples 256]
+Run: python benchmarks/nudging.py [--rounds 7] [--samples 256] [--only ViT]
 
 One thread, CPU time of the process, all ways in turn within each round; the median of the rounds'
 ratios with the quartiles. The naive way is one forward pass at rest and a full one, with a hook,
@@ -72,6 +72,8 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     print(timing.machine(args.rounds))
     for title, (build, blocks, more) in CASES.items():
+        if args.only.lower() not in title.lower():
+            continue
         torch.manual_seed(0)
         model = build().eval()
         samples = args.samples * more  # a short pass would be all overhead
@@ -155,6 +157,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--only", default="", help="part of a case's title")
     return parser.parse_args(argv)
 
 

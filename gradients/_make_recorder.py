@@ -5,6 +5,7 @@ from torch import nn
 from gradients._feature_recorder import FeatureRecorder
 from gradients._measurement import Recorder
 from gradients._parameter_recorder import ParameterRecorder
+from gradients._processes import find_group
 from gradients._shard_recorder import ShardRecorder, is_sharded
 
 
@@ -23,3 +24,15 @@ def make_recorder(
     if is_sharded(model):
         return ShardRecorder(model)
     return ParameterRecorder(model, separate)
+
+
+def settle_group(recorder: Recorder, model: nn.Module, group: object) -> None:
+    """Find the processes that share the batch, unless they are known.
+
+    Raises:
+        ValueError: If the model was sharded after its recorder was made.
+    """
+    if recorder.group is None:
+        if is_sharded(model):
+            raise ValueError("`model`: sharded since; expected `fully_shard` before the trace")
+        recorder.group = find_group(model, group)

@@ -12,10 +12,10 @@ from gradients._dataset import make_dataset
 from gradients._feature_recorder import FeatureRecorder
 from gradients._graph import allow_second_pass
 from gradients._journal import Journal
-from gradients._make_recorder import make_recorder
-from gradients._processes import find_group, mean_over
+from gradients._make_recorder import make_recorder, settle_group
+from gradients._processes import mean_over
 from gradients._settings import check_losses, check_names, check_settings, default_names
-from gradients._shard_recorder import ShardRecorder, is_sharded
+from gradients._shard_recorder import ShardRecorder
 from resonance import provenance
 
 Level = Literal["parameter", "activation"]
@@ -192,18 +192,12 @@ class Trace:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _settle_group(self) -> None:
-        # Not before the first backward pass: processes are often started after the trace is made.
-        if self._recorder.group is None:
-            if is_sharded(self.model):
-                raise ValueError("`model`: sharded since; expected `fully_shard` before the trace")
-            self._recorder.group = find_group(self.model, self.group)
-
     def _sampled(self) -> bool:
         return self.step % self.every == 0
 
     def _arm(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
-        self._settle_group()
+        # Not before the first backward pass: processes are often started after the trace is made.
+        settle_group(self._recorder, self.model, self.group)
         self._recorder.arm(losses, seed, whole_update=whole_update)
         values = torch.stack([loss.detach().double().reshape(()) for loss in losses])
         one = torch.ones((), device=values.device)

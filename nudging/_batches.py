@@ -1,6 +1,5 @@
 """The same samples for every measure, batch by batch, at rest and with their credit."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,34 +42,33 @@ def observing(
 ) -> Iterator[Iterator[Observed]]:
     """Check what was given, draw the samples, and give an iterator over observed batches.
 
-    Credits see the model itself; with another `dtype`, what follows happens in a copy of it.
+    Credits see the model itself; with another `dtype`, it then runs on copies of its parameters.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model`: expected a torch.nn.Module, got {type(model).__name__}")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
     by_sample, core = per_sample(loss), unwrap(model)
-    find_blocks(core, blocks)
-    batches = take(data, samples, seed, model=core, batch_size=batch_size)
-    precise = core if _has(core, dtype) else copy.deepcopy(core).to(dtype)
+    modules = find_blocks(core, blocks)
+    with torch.inference_mode(False):
+        batches = take(data, samples, seed, model=core, batch_size=batch_size)
+        tensors = _tensors(core, dtype)
 
     def batch_by_batch() -> Iterator[Observed]:
         first, full = 0, None
         for inputs, targets in tqdm(batches, desc=label, unit="batch", disable=None, leave=False):
             x, y = _cast((inputs, targets), dtype)
-            modules = find_blocks(precise, blocks)
-            state = record(precise, x, y, modules, by_sample, full or "", first)
+            state = record(core, x, y, modules, by_sample, full or "", first, tensors)
             if full is None:  # found out once
                 full = why_full(state)
                 state = replace(state, full=full)
             seen = state
-            if credit is not None and precise is not core:
-                own = find_blocks(core, blocks)
-                seen = record(core, inputs, targets, own, by_sample, full, first)
+            if credit is not None and tensors is not None:
+                seen = record(core, inputs, targets, modules, by_sample, full, first)
             yield Observed(state, checked(credit(seen), state) if credit is not None else {})
             first += count_samples(inputs)
 
-    with preserving(core):
+    with torch.inference_mode(False), preserving(core):
         yield batch_by_batch()
 
 
@@ -116,11 +114,13 @@ def check_whole(name: str, value: int, least: int) -> None:
         raise ValueError(f"`{name}`: expected a whole number of at least {least}, got {value!r}")
 
 
-def _has(model: nn.Module, dtype: torch.dtype | None) -> bool:
-    return dtype is None or all(
-        t.dtype == dtype or not t.is_floating_point()
-        for t in (*model.parameters(), *model.buffers())
-    )
+def _tensors(model: nn.Module, dtype: torch.dtype | None) -> dict[str, Tensor] | None:
+    """Parameters and buffers in another precision, or None where they have it already."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if dtype is None or all(t.dtype == dtype or not t.is_floating_point() for t in own.values()):
+        return None
+    cast: dict[str, Tensor] = _cast({name: t.detach() for name, t in own.items()}, dtype)
+    return cast
 
 
 def _cast(value: Any, dtype: torch.dtype | None) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from nudging._loss import Loss, losses_of, per_sample
 from nudging._replay import Recorder, copied
@@ -51,8 +51,9 @@ def observe(
     by_sample = per_sample(loss)
     core = unwrap(model)
     modules = find_blocks(core, blocks)
-    state = record(core, inputs, targets, modules, by_sample, full or "")
-    return state if full is not None else replace(state, full=why_full(state))
+    with torch.inference_mode(False):
+        state = record(core, inputs, targets, modules, by_sample, full or "")
+        return state if full is not None else replace(state, full=why_full(state))
 
 
 def find_blocks(model: nn.Module, blocks: str | Sequence[str]) -> dict[str, nn.Module]:
@@ -72,6 +73,7 @@ def record(
     loss: Loss,
     full: str = "",
     first: int = 0,
+    tensors: dict[str, Tensor] | None = None,
 ) -> State:
     """Run the model once, and keep every call that a replay may need."""
     count, hidden = count_samples(inputs), dict[str, Tensor]()
@@ -80,18 +82,27 @@ def record(
         _check_output(name, output, count, again=name in hidden)
         hidden[name] = copied(output)
 
+    # A model that writes into its inputs must find them as they were in every pass.
+    given = copied(inputs)
+    versions = _versions(given)
     recorder = Recorder(model, modules.values())
     keepers = {name: lambda output, name=name: keep(name, output) for name in modules}
     through = None if full else recorder
-    outputs = run(model, inputs, modules, keepers, recorder.watched, through)
+    outputs = run(model, given, modules, keepers, recorder.watched, through, tensors)
     recorder.finish()
+    spoils = _versions(given) != versions
     if missing := [name for name in modules if name not in hidden]:
         raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
     losses_of(loss, outputs, targets, count)
     return State(
-        model, tuple(hidden), inputs, targets, hidden, outputs, loss, first, full, modules, recorder
-    )
+        model, tuple(hidden), inputs, targets, hidden, outputs, loss, first, full,
+        _modules=modules, _record=recorder, _tensors=tensors, _spoils_inputs=spoils,
+    )  # fmt: skip
+
+
+def _versions(value: Any) -> list[int]:
+    return [leaf._version for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 @torch.no_grad()
@@ -101,7 +112,7 @@ def why_full(state: State) -> str:
     On two samples, each block is changed and what follows compared with a full pass, bit by bit.
     """
     x, y = tree_map_only(Tensor, lambda leaf: leaf[:2], (state.inputs, state.targets))
-    few = record(state.model, x, y, dict(state._modules), state.loss)
+    few = record(state.model, x, y, dict(state._modules), state.loss, tensors=state._tensors)
     generator, whole = torch.Generator().manual_seed(0), replace(few, full="to compare")
     for name, rest in few.hidden.items():
         noise = torch.randn(rest.shape, generator=generator).to(rest)

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from nudging._loss import Loss, losses_of
-from nudging._replay import Recorder, Replayer, Through, intercepting
+from nudging._replay import Recorder, Replayer, Through, copied, intercepting
 from resonance import device_of, evaluating, preserving_rng
 
 Replace = Callable[[Tensor], Tensor | None]
@@ -44,6 +45,8 @@ class State:
     full: str
     _modules: Mapping[str, nn.Module]
     _record: Recorder
+    _tensors: dict[str, Tensor] | None  # to run on, instead of the model's own
+    _spoils_inputs: bool
 
     def __len__(self) -> int:
         return len(next(iter(self.hidden.values())))
@@ -123,9 +126,11 @@ class State:
         through: Through | None = None
         if after is not None and not self.full:
             through = Replayer(self._record, self._modules[after])
+        inputs = copied(self.inputs) if self._spoils_inputs else self.inputs
         return run(
-            self.model, self.inputs, modules, replace, self._record.watched, through, early=early
-        )
+            self.model, inputs, modules, replace, self._record.watched, through,
+            self._tensors, early=early,
+        )  # fmt: skip
 
 
 def run(
@@ -135,6 +140,7 @@ def run(
     replace: Mapping[str, Replace],
     watched: list[nn.Module],
     through: Through | None,
+    tensors: dict[str, Tensor] | None,
     *,
     early: bool = False,
 ) -> Any:
@@ -146,20 +152,37 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(preserving_rng([device_of(model)]))
-        torch.manual_seed(0)
+        if any(_is_compiled(module) for module in model.modules()):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        _seed(device_of(model))
         if through is not None:
             stack.enter_context(intercepting(watched, through))
         for name, module in blocks.items():
             hook = module.register_forward_hook(_hook(replace[name]), prepend=early)
             stack.enter_context(hook)
-        if isinstance(inputs, dict):
-            return model(**inputs)
-        return model(*inputs) if isinstance(inputs, list | tuple) else model(inputs)
+        named = inputs if isinstance(inputs, dict) else {}
+        listed = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+        args = () if named else listed
+        if tensors is None:
+            return model(*args, **named)
+        return functional_call(model, tensors, args, named)
 
 
 def count_samples(inputs: Any) -> int:
     """How many samples there are in nested inputs."""
     return len(tree_leaves(inputs)[0])
+
+
+def _seed(device: torch.device) -> None:
+    # Not `torch.manual_seed`, which is slow, and seeds devices that nobody asked about.
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(0)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled or type(module).__name__ == "OptimizedModule"
 
 
 def _hook(replace: Replace) -> Callable[..., Tensor | None]:

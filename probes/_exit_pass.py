@@ -64,6 +64,7 @@ def run_exits(
             output = logits_of(call(model, rows_of(inputs, i, i + step)))
             _check(goals, output)
             pieces.append(_batch(states, heads, output, goals, i, cut=cut))
+            del output  # before the next pass makes another as large
     fields = ("loss", "prediction", "confidence", "sample", "position", "target")
     joined = {f: np.concatenate([getattr(p, f) for p in pieces], axis=-1) for f in fields}
     if not joined["target"].size:

@@ -17,11 +17,12 @@ NAMES = {
     "depth": ("layers passed before the token was chosen", "layer"),
     "confidence": ("largest softmax probability where it was chosen", None),
     "cross_entropy": ("cross-entropy where it was chosen", "nat"),
+    "correct": ("whether the choice is the text followed", None),
     "layers_run": ("layers run on a position for this token, caught up ones included", "layer"),
     "projections": ("skipped layers that got keys and values alone", "layer"),
     "heads_run": ("times the head was applied", None),
 }
-KINDS = {"confidence": float, "cross_entropy": float}  # all else is counted
+KINDS = dict.fromkeys(("confidence", "cross_entropy", "correct"), float)  # all else is counted
 
 
 @torch.no_grad()
@@ -66,10 +67,11 @@ def generate(
 
     Returns:
         Dataset over `(sample, position)` with `token` (the model's choice), `depth`, `confidence`,
-        `cross_entropy` (of the choice, or of `follow`) and the work done for it: `layers_run`,
-        `projections`, `heads_run`. `formula_compute` is the mean depth over the number of layers;
-        `compute` counts the operations of all three against a full pass with one head, without the
-        products with keys and values of other positions.
+        `cross_entropy` (of the choice, or of `follow`), `correct` (1 if the choice is what
+        `follow` has, else 0; NaN without `follow`) and the work done for it: `layers_run`,
+        `projections`, `heads_run`. `compute` is the mean depth over the number of layers;
+        `compute_with_head` counts the operations of all three, against a full pass with one head,
+        without the products with keys and values of other positions.
 
     Raises:
         TypeError: If the model is no `Decodable`, or a tensor has no integers.
@@ -142,9 +144,13 @@ def _one(
         if settings.propagate and passed < depth:
             projections = work.propagate(passed, end)
         token = _choose(logits, settings.temperature, draw)
-        told = token if settings.follow is None else int(settings.follow[row, step])
+        told, correct = token, float("nan")
+        if settings.follow is not None:
+            told = int(settings.follow[row, step])
+            correct = float(token == told)
         entropy = -float(logits.log_softmax(0)[told])
-        result.append((token, passed, confidence, entropy, layers_run, projections, heads_run))
+        seen = (token, passed, confidence, entropy, correct)
+        result.append((*seen, layers_run, projections, heads_run))
         if step + 1 < len(draws):
             work.append(torch.tensor([[told]], device=device))
     return result
@@ -182,8 +188,8 @@ def _compute(values: dict[str, Any], flops: dict[str, int], depth: int) -> dict[
     formula = _named("mean depth over the number of layers", "1")
     counted = _named("operations with weights, over those of a full pass", "1")
     return {
-        "formula_compute": ((), values["depth"].mean() / depth, formula),
-        "compute": ((), done / full if full else np.nan, counted),
+        "compute": ((), values["depth"].mean() / depth, formula),
+        "compute_with_head": ((), done / full if full else np.nan, counted),
     }
 
 

@@ -154,7 +154,7 @@ class _Tokens:
             "accuracy": accuracy,
             "accuracy_se": accuracy_se,
             "agreement": self.agrees[left, self.token].mean(),
-            "shallow": 1 - share[-1],
+            "shallow": share[:-1].sum(),
             "compute": share @ self.depth,
             "compute_with_head": share @ costs,
             "random_cross_entropy": at_random,

@@ -10,7 +10,8 @@ from torch import Tensor
 MEASURES = ("max softmax", "margin", "entropy", "cosine", "patience")
 HEADLESS = ("cosine",)  # needs no logits to decide
 
-_CHUNK = 2**22  # logits looked at together
+_CHUNK = 2**24  # logits that a head makes together
+_LOOK = 2**20  # logits looked at together: what a cache holds
 
 
 def token_statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -19,13 +20,26 @@ def token_statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     The numbers are the cross-entropy and three confidences from 0 to 1: the largest probability,
     its distance to the second largest, and 1 - entropy / ln(classes).
     """
+    size = max(1, _LOOK // logits.shape[-1])
+    pairs = zip(logits.split(size), targets.split(size), strict=True)
+    numbers, guesses = zip(*[_look(some, goals) for some, goals in pairs], strict=True)
+    return torch.cat(numbers, dim=1), torch.cat(guesses)
+
+
+def _look(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     x = logits.float() if logits.itemsize < 4 else logits
-    p = x.softmax(-1)
-    top = p.topk(2, dim=-1).values
-    entropy = torch.special.entr(p).sum(-1) / math.log(p.shape[-1])
-    loss = F.cross_entropy(x, targets, reduction="none")
-    sure = torch.stack([top[:, 0], top[:, 0] - top[:, 1], 1 - entropy])
-    return torch.cat([loss[None], sure.clamp(0, 1)]), x.argmax(-1)  # rounding may leave [0, 1]
+    top, guess = x.max(-1, keepdim=True)
+    z = x - top
+    goal = z.gather(1, targets[:, None])[:, 0]
+    z.clamp_(min=torch.finfo(z.dtype).min)  # 0 times -inf is no number
+    e = z.exp()
+    total = e.sum(-1)
+    entropy = total.log() - torch.linalg.vecdot(e, z) / total
+    e.scatter_(1, guess, -1.0)
+    first, second = 1 / total, e.amax(-1) / total
+    sure = torch.stack([first, first - second, 1 - entropy / math.log(x.shape[-1])])
+    loss = (total.log() - goal)[None]
+    return torch.cat([loss, sure.clamp(0, 1)]), guess[:, 0]  # rounding may leave [0, 1]
 
 
 def in_chunks(

@@ -62,5 +62,8 @@ VERBS = {
     "probes.exits": _exits,
     "probes.route_exits": lambda model, data: probes.route_exits(_record(model, data)),
     "probes.exit_reliability": lambda model, data: probes.exit_reliability(_record(model, data)),
+    "probes.calibrate_exits": lambda model, data: probes.calibrate_exits(
+        _record(model, data), agreement=0.5
+    ),
     "probes.exit_map": lambda model, data: probes.exit_map(_record(model, data), 0.5),
 }

@@ -8,6 +8,7 @@ import xarray as xr
 from small_vit import small_vit
 
 import attention
+from attention._measure import measure
 
 
 def rows(weights, dims=("head", "key")):
@@ -177,3 +178,11 @@ def test_rollout_refuses_what_cannot_be_multiplied():
         attention.rollout(attention.capture(model, x, maps=True))
     with pytest.raises(ValueError, match="17 queries and 16 keys"):
         attention.rollout(attention.capture(model, x, queries="all", maps=True))
+
+
+def test_statistics_are_computed_where_the_weights_are():
+    values = measure(torch.empty(2, 3, 1, 5, device="meta"), threshold=0.1, mass=0.9)
+    assert {value.device.type for value in values.values()} == {"meta"}
+    shapes = {name: tuple(value.shape) for name, value in values.items()}
+    assert shapes.pop("head_similarity") == (2, 1)
+    assert set(shapes.values()) == {(2, 3, 1)}

@@ -56,7 +56,7 @@ def test_no_attention_is_refused(name):
 def test_separable_attention_is_refused_with_its_place():
     model = timm.create_model("mobilevitv2_050")
     with pytest.raises(
-        ValueError, match=r"A softmax without .* is in stages.2.1.transformer.0.attn"
+        ValueError, match=r"A softmax that no product .* is in stages.2.1.transformer.0.attn"
     ):
         attention.capture(model, torch.randn(1, 3, 64, 64), queries="mean")
 
@@ -122,3 +122,53 @@ def test_a_model_without_class_token_says_what_else_to_ask_for():
         ValueError, match=r"`layers`: no attention in blocks.0.mlp; .*blocks.1.attn"
     ):
         attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="blocks.0.mlp")
+
+
+class Split(nn.Module):
+    """Two heads, written by hand in some way."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.num_heads = way, 2
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        if self.way == "linear":  # two softmaxes, neither of them from queries to keys
+            return (q.softmax(-1) @ (k.softmax(-2).mT @ v)).transpose(1, 2).flatten(2)
+        if self.way == "transposed":
+            return ((k @ q.mT).softmax(-2).mT @ v).transpose(1, 2).flatten(2)
+        return (torch.ops.aten.softmax(q @ k.mT, -1) @ v).transpose(1, 2).flatten(2)
+
+
+def beside_a_readable_layer(way):
+    return nn.Sequential(Split(way), nn.TransformerEncoderLayer(16, 2, 16, batch_first=True))
+
+
+def test_linear_attention_is_refused():
+    model = beside_a_readable_layer("linear")
+    with pytest.warns(UserWarning, match="another axis"), pytest.raises(ValueError, match="linear"):
+        attention.capture(model, torch.randn(2, 7, 16), queries="mean")
+
+
+def test_a_softmax_along_another_axis_is_named():
+    model, x = beside_a_readable_layer("transposed"), torch.randn(2, 7, 16)
+    with pytest.warns(UserWarning, match="another axis than the last, in 0"):
+        seen = attention.capture(model, x, queries="mean")
+    assert list(seen["layer"]) == ["1.self_attn"]
+    with pytest.raises(ValueError, match=r"no attention was seen.*another axis"):
+        attention.capture(model[0], x, queries="mean")
+
+
+def test_a_softmax_called_as_an_operator_is_read():
+    seen = attention.capture(beside_a_readable_layer("aten"), torch.randn(2, 7, 16), queries="mean")
+    assert list(seen["layer"]) == ["0", "1.self_attn"]
+
+
+def test_passes_of_different_sizes_are_refused():
+    model = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    with attention.capturing(model, queries="mean") as recording:
+        model(torch.randn(2, 7, 16))
+        model(torch.randn(2, 5, 16))
+    with pytest.raises(ValueError, match=r"differ in size: layer 'self_attn' has \[2, 7, 7\]"):
+        recording.dataset()

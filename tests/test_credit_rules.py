@@ -177,6 +177,7 @@ def test_a_saved_credit_describes_itself(name, small):
     saved = fitted(name, small).to_dataset()
     assert all(saved[dim].attrs["long_name"] for dim in saved.dims)
     assert all(v.attrs["long_name"] and v.dtype == np.float64 for v in saved.data_vars.values())
+    torch.manual_seed(1)  # which has no say
     assert saved.identical(fitted(name, small).to_dataset())  # the same seed, the same credit
 
 

@@ -5,21 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-import xarray as xr
-from exit_models import BLOCKS, gpt2, images, text, text_model, vit
+from exit_models import BLOCKS, gpt2, images, sharpened, text, text_model, vit
+from made_records import sure_share
 from torch import nn
 
 import probes
 
 THRESHOLDS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.8, 1.01)
-
-
-def sharpened(**options):
-    """A text model whose confidences spread over the unit interval."""
-    model = text_model(**options)
-    with torch.no_grad():
-        model.head.weight.mul_(3)
-    return model
 
 
 def logits_by_hand(model, ids):
@@ -148,33 +140,9 @@ def test_ends_are_exact_and_the_oracle_is_best():
     assert (best <= found["fixed_cross_entropy"][2]).all()
 
 
-def made_record(shallow, layers=3, exit_at=0, body=1.0, head=0.0, n=1000, depth=None):
-    """A record in which a given share of tokens is sure at one exit."""
-    names = [f"h.{i}" for i in range(layers)]
-    confidence = np.zeros((1, layers, n))
-    confidence[0, exit_at, : round(shallow * n)] = 1
-    zeros = np.zeros((layers, n))
-    return xr.Dataset(
-        {
-            "cross_entropy": (("layer", "token"), zeros),
-            "prediction": (("layer", "token"), zeros.astype(int)),
-            "confidence": (("measure", "layer", "token"), confidence),
-            "flops": ("layer", body * np.arange(1.0, layers + 1)),
-            "head_flops": ("layer", np.full(layers, head)),
-        },
-        coords={
-            "layer": names,
-            "measure": ["max softmax"],
-            "sample": ("token", np.arange(n)),
-            "target": ("token", np.zeros(n, dtype=int)),
-            "depth": ("layer", np.arange(1, layers + 1) / layers),
-        },
-    )
-
-
 @pytest.mark.parametrize(("shallow", "percent"), [(0.524, 65.1), (0.72, 52.0), (0.863, 42.5)])
 def test_published_compute(shallow, percent):
-    row = probes.route_exits(made_record(shallow), thresholds=[0.9]).sel(exit="h.0").squeeze()
+    row = probes.route_exits(sure_share(shallow), thresholds=[0.9]).sel(exit="h.0").squeeze()
     assert float(row["compute"]) == pytest.approx(1 - shallow * (1 - 1 / 3))
     assert round(100 * float(row["compute"]), 1) == percent
 
@@ -183,7 +151,7 @@ def test_a_head_worth_68_layers_makes_exits_dearer_than_the_model():
     # Width 64 and 69,830 classes: 16 d^2 operations a layer, V d for the head; exit 2 of 4.
     layer, head = 16 * 64**2, 69_830 * 64
     assert round(head / layer) == 68
-    record = made_record(0.704, layers=4, exit_at=1, body=layer, head=head)
+    record = sure_share(0.704, layers=4, exit_at=1, body=layer, head=head)
     row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
     assert float(row["compute"]) == pytest.approx(0.648)
     assert float(row["compute_with_head"]) == pytest.approx(1.26, abs=0.002)

@@ -61,7 +61,7 @@ def test_at_zero_it_is_the_model_cut_off_at_the_exit(model, skipped):
     result = probes.generate(model, ids, 12, layers="layers.1", threshold=0.0, skipped=skipped)
     compared(result, model, partial(full_decoding, depth=2), ids)
     assert (result["layers_run"] == 2).all()
-    assert result["formula_compute"] == pytest.approx(2 / 3)
+    assert result["compute"] == pytest.approx(2 / 3)
 
 
 def middle(model, ids, **settings):
@@ -139,8 +139,8 @@ def test_compute_counts_head_and_projections():
     assert 0 < deep < 1
     work = deep * (3 * layer + 2 * head) + (1 - deep) * (layer + head + 2 * 2 * 64**2)
     # Attention of one position to itself is counted, too: a few operations of width 64.
-    assert result["compute"] == pytest.approx(work / (3 * layer + head), rel=2e-3)
-    assert result["formula_compute"] == pytest.approx(1 - (1 - deep) * (1 - 1 / 3))
+    assert result["compute_with_head"] == pytest.approx(work / (3 * layer + head), rel=2e-3)
+    assert result["compute"] == pytest.approx(1 - (1 - deep) * (1 - 1 / 3))
 
 
 def test_following_a_text_gives_its_cross_entropy():
@@ -154,6 +154,27 @@ def test_following_a_text_gives_its_cross_entropy():
     )
     np.testing.assert_allclose(result["cross_entropy"].values.ravel(), entropy, rtol=1e-10)
     np.testing.assert_array_equal(result["token"], logits.argmax(-1))
+    np.testing.assert_array_equal(result["correct"], (logits.argmax(-1) == text[:, 1:]).double())
+    assert probes.generate(model, text, 2)["correct"].isnull().all()
+
+
+def test_recomputing_gives_what_the_analysis_of_one_pass_says():
+    model = sharp(partial(CharacterModel, 11))
+    text = prompt(samples=4, length=20)
+    record = probes.record_exits(model, (text[:, :-1], text[:, 1:]), "layers.*")
+    threshold = float(record["confidence"].sel(measure="max softmax").isel(layer=0).median())
+    settings = {"layers": "layers.*", "threshold": threshold, "follow": text[:, 1:]}
+    exact = probes.generate(model, text[:, :1], 19, skipped="recompute", **settings)
+    tokens = probes.exit_map(record, threshold)
+    np.testing.assert_array_equal(exact["depth"].values.ravel(), tokens["left_at"] + 1)
+    for ours, theirs in (("token", "prediction"), *((n, n) for n in ("confidence", "correct"))):
+        np.testing.assert_allclose(exact[ours].values.ravel(), tokens[theirs], rtol=1e-9)
+    routed = probes.route_exits(record, thresholds=[threshold])
+    routed = routed.sel(measure="max softmax", exit="any").squeeze()
+    assert np.exp(exact["cross_entropy"].mean()) == pytest.approx(float(routed["perplexity"]))
+    assert exact["compute"] == pytest.approx(float(routed["compute"]))
+    propagated = probes.generate(model, text[:, :1], 19, **settings)
+    assert abs(propagated["cross_entropy"] - exact["cross_entropy"]).max() > 1e-3
 
 
 def test_draws_follow_the_softmax_at_its_temperature():

@@ -123,9 +123,9 @@ def accuracy(model: ResMLP, x: Tensor, y: Tensor) -> float:
 
 def _dataset(curves: np.ndarray) -> xr.Dataset:
     texts = {
-        "loss": "mean training cross-entropy of the epoch",
+        "train_loss": "mean training cross-entropy of the epoch",
         "bridge_loss": "mean loss of the bridge in the epoch",
-        "accuracy": "test accuracy",
+        "test_accuracy": "test accuracy after the epoch",
     }
     variables = {
         name: ("epoch", column, {"long_name": text})

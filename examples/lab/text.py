@@ -37,18 +37,22 @@ class Corpus:
         return "".join(self.vocabulary[i] for i in ids.tolist())
 
 
-def load(path: Path | None = None, *, shares: tuple[float, ...] = (0.8, 0.1, 0.1)) -> Corpus:
+def load(path: Path | None = None, *, most: int | None = None) -> Corpus:
     """The text at `path`, or Python's documentation if there is none, split by position.
+
+    Args:
+        path: A text in UTF-8.
+        most: Characters to take, from the start; all by default.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the text is empty, or a part is shorter than a window.
     """
     if path is None:
-        return split(documentation(), name="pydoc_data.topics", shares=shares)
+        return split(documentation()[:most], name="pydoc_data.topics")
     if not Path(path).is_file():
         raise FileNotFoundError(f"`text`: no file {path}; without --text, Python's documentation")
-    return split(Path(path).read_text(encoding="utf-8"), name=Path(path).name, shares=shares)
+    return split(Path(path).read_text(encoding="utf-8")[:most], name=Path(path).name)
 
 
 def documentation() -> str:

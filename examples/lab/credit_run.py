@@ -1,0 +1,101 @@
+"""One network of the credit audit: trained, then measured in every way; finished ones are kept."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+import nudging
+from lab.data import Images, load
+from lab.local_training import Recipe, Trained, train
+from lab.report import write_atomically
+from lab.resmlp import LAYERS
+from lab.samples import subset
+
+ETAS = (0.003, 0.01)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to train.
+
+    Attributes:
+        method: One of `lab.local_training.CREDITS`.
+        seed: Of everything.
+        recipe: How.
+        data: As for `lab.data.load`.
+        per_class: Training images of each class; None takes all.
+    """
+
+    method: str
+    seed: int
+    recipe: Recipe
+    data: str
+    per_class: int | None = None
+
+
+def run(case: Case, *, cache: Path) -> xr.Dataset:
+    """Train and measure, unless that is in the cache."""
+    images = load(case.data)
+    path = cache / f"credit_{key_of(case, images)}.nc"
+    if path.is_file():
+        return xr.load_dataset(path, engine="h5netcdf")
+    if case.per_class is not None:
+        images = subset(images, case.per_class)
+    trained = train(case.method, images, seed=case.seed, recipe=case.recipe)
+    found = measured(trained, images)
+    write_atomically({path: partial(found.to_netcdf, engine="h5netcdf")})
+    return found
+
+
+def joined(runs: Sequence[xr.Dataset], methods: Sequence[str], seeds: Sequence[int]) -> xr.Dataset:
+    """Runs, seed by seed for each method, as one Dataset; the feedback stays with its own run."""
+    plain = [r.drop_vars([v for v in r.variables if str(v).startswith("credit.")]) for r in runs]
+    along = xr.Variable("seed", list(seeds), {"long_name": "seed of weights, feedback and order"})
+    label = xr.Variable("method", list(methods), {"long_name": "credit, with or without penalty"})
+    pieces = [
+        xr.concat(plain[i : i + len(seeds)], along, combine_attrs="drop_conflicts")
+        for i in range(0, len(plain), len(seeds))
+    ]
+    return xr.concat(pieces, label, combine_attrs="drop_conflicts")
+
+
+def key_of(case: Case, images: Images) -> str:
+    """What a run is kept under: where the data lie does not matter, what they are does."""
+    text = json.dumps(asdict(case) | {"data": images.fingerprint}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def measured(trained: Trained, images: Images, *, samples: int = 1024) -> xr.Dataset:
+    """Nudging, alignment and correlation by block, and single numbers, with the credit itself.
+
+    Deep means are over all hidden states but the first and the last: h_1 ... h_{L-1}.
+    """
+    credit = trained.credit or nudging.backprop
+    data = images.x_test[:samples], images.y_test[:samples]
+    found = nudging.measure(trained.model, data, credit, LAYERS, eta=ETAS, samples=None)
+    deep = found.isel(layer=slice(1, -1)).mean("layer", skipna=False)
+    weights = ["embed.weight", "blocks.*.w2.weight"]
+    drift = nudging.drift(trained.initial, trained.model, over=weights)["drift"]
+    curve = trained.curves["train_loss"].values
+    numbers = {
+        "final_accuracy": ("test accuracy", trained.curves["test_accuracy"].values[-1]),
+        "loss_decrease": ("training loss, first minus last epoch", curve[0] - curve[-1]),
+        "deep_cosine": ("deep cosine with the gradient", deep["cosine"]),
+        "deep_correlation": ("deep rho", deep["correlation"]),
+        "deep_change": ("deep nudge", deep["loss_change"].sel(eta=0.01)),
+        "last_norm": ("median norm of the last state", found["hidden_norm"][-1]),
+        "last_gradient": ("norm of its gradient, 1/N included", found["mean_loss_grad_norm"][-1]),
+        "block_drift": ("drift of W2, mean over blocks", drift[1:].mean()),
+        "embedding_drift": ("drift of the embedding", drift[0]),
+    }
+    scalars = {
+        name: ((), np.float64(value), {"long_name": text})
+        for name, (text, value) in numbers.items()
+    }
+    return found.merge(trained.curves, combine_attrs="override").assign(scalars)

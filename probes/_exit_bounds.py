@@ -1,0 +1,61 @@
+"""How sure a mean over samples is: tests and bounds behind a threshold's guarantee."""
+
+import math
+
+import numpy as np
+from scipy.stats import binom
+from scipy.stats import t as student
+
+
+def risk_p_value(risks: np.ndarray, limit: float, *, binary: bool) -> float:
+    """The chance of risks this small or smaller if their expectation were above `limit`.
+
+    Args:
+        risks: One number from 0 to 1 per independent sample, `(sample,)`.
+        limit: The largest risk allowed.
+        binary: Whether all risks are 0 or 1: then the binomial distribution is exact; else the
+            smaller of the bounds of Hoeffding (in its Kullback-Leibler form) and Bentkus.
+
+    Example:
+        >>> round(risk_p_value(np.zeros(100), 0.03, binary=True), 4)  # 0.97 ** 100
+        0.0476
+    """
+    n, found = len(risks), float(risks.mean())
+    if limit <= 0 or found >= limit:
+        return 1.0
+    if limit >= 1:
+        return 0.0
+    if binary:
+        return float(binom.cdf(round(n * found), n, limit))
+    below = (1 - found) * math.log((1 - found) / (1 - limit))
+    divergence = below + (found * math.log(found / limit) if found > 0 else 0.0)
+    bentkus = math.e * float(binom.cdf(math.ceil(n * found), n, limit))
+    return min(1.0, math.exp(-n * divergence), bentkus)
+
+
+def mean_p_value(values: np.ndarray, limit: float) -> float:
+    """The same for unbounded values by Student's t, which holds for many samples only."""
+    n = len(values)
+    if n < 2:
+        return 1.0
+    gap, error = float(values.mean()) - limit, float(values.std(ddof=1)) / math.sqrt(n)
+    if error == 0:
+        return 0.0 if gap < 0 else 1.0
+    return float(student.cdf(gap / error, n - 1))
+
+
+def rate_bound(n: int, delta: float, *, binary: bool) -> float:
+    """How far an exit rate may be from its expectation, at every threshold at once.
+
+    For one token per sample it is the inequality of Dvoretzky, Kiefer, Wolfowitz and Massart. For
+    several, the largest gap between the mean of n distribution functions and its expectation is,
+    by convexity, no larger in the mean than that of n single tokens, sqrt(pi / 2n), and one sample
+    moves it by at most 1/n (McDiarmid).
+
+    Example:
+        >>> round(rate_bound(200, 0.05, binary=True), 3)
+        0.096
+    """
+    if binary:
+        return math.sqrt(math.log(2 / delta) / (2 * n))
+    return math.sqrt(math.pi / (2 * n)) + math.sqrt(math.log(1 / delta) / (2 * n))

@@ -1,0 +1,75 @@
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+_WANTED = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
+
+
+def plot_reliability(
+    reliability: xr.Dataset,
+    *,
+    measure: str = "max softmax",
+    event: str = "correct",
+    ax: Axes | None = None,
+    **style: Any,
+) -> Axes:
+    """Draw how often an event happens against the confidence, one curve per layer.
+
+    On the diagonal confidence is the frequency; below it the exit is too sure of itself. Bars are
+    standard errors, the area of a dot is the share of tokens. The legend has the expected
+    calibration error and the area under the ROC curve.
+
+    Args:
+        reliability: Made by `exit_reliability` or `exits`. A dimension `seed` is averaged over.
+        measure: Which confidence measure.
+        event: `"correct"`, `"agrees"` or `"as good"`.
+        ax: Where to draw.
+        style: For the curves, as `Axes.errorbar` takes it.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ValueError: If `reliability` is something else, or has no such measure or event.
+    """
+    missing = [name for name in _WANTED if name not in reliability]
+    if missing:
+        raise ValueError(
+            "`reliability`: expected a Dataset made by probes.exit_reliability, got none with "
+            f"{', '.join(missing)}"
+        )
+    for name, value in (("measure", measure), ("event", event)):
+        known = [str(v) for v in reliability[name].values]
+        if value not in known:
+            raise ValueError(f"`{name}`: expected one of {', '.join(known)}, got {value!r}")
+    part = reliability[list(_WANTED)].sel(measure=measure, event=event)
+    part = part.mean("seed") if "seed" in part.dims else part
+    if ax is None:
+        import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
+
+        _, ax = plt.subplots(figsize=(5.2, 4.8), layout="constrained")
+    ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="confidence is frequency")
+    for i, layer in enumerate(part["layer"].values):
+        row = part.sel(layer=layer)
+        x, y = row["mean_confidence"].values, row["frequency"].values
+        label = f"{layer}: ECE {float(row['ece']):.3f}, AUROC {float(row['auroc']):.2f}"
+        look: dict[str, Any] = {
+            "color": f"C{i}",
+            "capsize": 2,
+            "linewidth": 1.2,
+            "label": label,
+        } | style
+        ax.errorbar(x, y, row["frequency_se"].values, **look)
+        ax.scatter(x, y, 300 * np.nan_to_num(row["share"].values), color=look["color"], alpha=0.4)
+    ax.set(
+        xlabel=f"{measure}, mean of a bin",
+        ylabel=f"share of tokens: {event}",
+        xlim=(-0.02, 1.02),
+        ylim=(-0.02, 1.02),
+        aspect="equal",
+    )
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize="small", loc="upper left")
+    return ax

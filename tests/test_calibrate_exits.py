@@ -1,0 +1,141 @@
+"""Thresholds from targets: exact on the record, and as safe as they say on data to come."""
+
+import math
+
+import numpy as np
+import pytest
+from exit_models import BLOCKS, text, text_model
+from made_records import uniform_confidence
+
+import probes
+from probes._exit_bounds import mean_p_value, rate_bound, risk_p_value
+
+
+def chosen(record, **target):
+    grid = np.linspace(0, 1, 51)
+    return probes.calibrate_exits(record, candidates=grid, **target).sel(exit="h.0").squeeze()
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.25, 0.5, 0.9, 1.0])
+def test_exit_rate_is_a_quantile(rate):
+    record = uniform_confidence(np.random.default_rng(0), 1000)
+    row = chosen(record, exit_rate=rate)
+    assert float(row["exit_rate"]) == rate
+    sure = np.sort(record["confidence"].values[0, 0])
+    assert float(row["tau"]) == sure[len(sure) - round(rate * 1000)]
+
+
+def test_exit_rate_of_several_exits_and_every_measure():
+    model, data = text_model(), text(samples=20)
+    record = probes.record_exits(model, data, BLOCKS)
+    found = probes.calibrate_exits(record, exit_rate=0.3)
+    for measure in ("max softmax", "margin", "entropy", "cosine"):
+        for name in ("blocks.0", "blocks.1", "any"):
+            row = found.sel(measure=measure, exit=name)
+            routes = probes.route_exits(record, thresholds=[float(row["tau"])])
+            routed = routes.sel(measure=measure, exit=name).squeeze()
+            rate = float(row["exit_rate"])
+            assert float(routed["shallow"]) == pytest.approx(rate, rel=1e-12)
+            stricter = float(np.nextafter(row["tau"], 2))
+            fewer = probes.route_exits(record, thresholds=[stricter]).sel(
+                measure=measure, exit=name
+            )
+            assert fewer["shallow"].item() < 0.3 <= rate < 0.33
+            assert float(routed["agreement"]) == float(row["agreement"])
+            ratio = float(routed["perplexity"] / routes["fixed_perplexity"][-1])
+            assert float(row["increase"]) == pytest.approx(ratio - 1)
+
+
+@pytest.mark.parametrize(("tokens", "shared"), [(1, 0.0), (8, 0.7)])
+def test_agreement_holds_as_often_as_promised(tokens, shared):
+    # The expected disagreement is (1 - tau)^2 / 4, so 0.9 allows tau down to 0.3675.
+    rng, delta, runs = np.random.default_rng(0), 0.2, 200
+    least = 1 - math.sqrt(4 * 0.1)
+    taus = []
+    for _ in range(runs):
+        record = uniform_confidence(rng, 150, tokens, shared)
+        taus.append(float(chosen(record, agreement=0.9, delta=delta)["tau"]))
+    failed = np.mean(np.array(taus) < least - 1e-9)
+    assert failed <= delta + 3 * math.sqrt(delta * (1 - delta) / runs)
+    assert np.median(taus) < 0.65  # not safe by refusing all
+    if tokens == 1:
+        assert failed > 0.05  # the binomial test is not far from its level
+
+
+def test_increase_holds_as_often_as_promised():
+    # Leaving adds 1 with chance (1 - u) / 2, else -0.1: in the mean, from tau up,
+    # 1.1 (1 - tau)^2 / 4 - 0.1 (1 - tau).
+    rng, delta, runs, target = np.random.default_rng(0), 0.2, 200, 0.02
+    x = np.linspace(0, 1, 10_001)
+    allowed = x[1.1 * (1 - x) ** 2 / 4 - 0.1 * (1 - x) <= math.log1p(target)].min()
+    taus = [
+        float(chosen(uniform_confidence(rng, 300), increase=target, delta=delta)["tau"])
+        for _ in range(runs)
+    ]
+    failed = np.mean(np.array(taus) < allowed - 1e-3)
+    assert failed <= delta + 3 * math.sqrt(delta * (1 - delta) / runs)
+    assert failed > 0.05
+
+
+@pytest.mark.parametrize(("tokens", "shared"), [(1, 0.0), (8, 0.7)])
+def test_exit_rates_stay_within_their_bound(tokens, shared):
+    rng, delta, gaps = np.random.default_rng(0), 0.2, []
+    for _ in range(300):
+        row = chosen(uniform_confidence(rng, 50, tokens, shared), exit_rate=0.4, delta=delta)
+        expected = 1 - float(row["tau"])  # confidence is uniform
+        gaps.append(abs(float(row["exit_rate"]) - expected))
+    assert np.mean(np.array(gaps) > float(row["rate_bound"])) <= delta
+    assert float(row["rate_bound"]) == rate_bound(50, delta, binary=tokens == 1)
+
+
+def test_few_samples_prove_nothing_and_nobody_leaves():
+    row = chosen(uniform_confidence(np.random.default_rng(0), 10), agreement=0.99)
+    assert float(row["tau"]) == 1.01
+    assert float(row["exit_rate"]) == 0
+    assert float(row["agreement"]) == 1
+    assert math.isnan(float(row["p_value"]))
+
+
+def test_p_values_against_closed_forms_and_simulation():
+    assert risk_p_value(np.zeros(30), 0.1, binary=True) == pytest.approx(0.9**30)
+    two = math.fsum(math.comb(30, k) * 0.2**k * 0.8 ** (30 - k) for k in range(3))
+    assert risk_p_value(np.repeat([1.0, 0.0], [2, 28]), 0.2, binary=True) == pytest.approx(two)
+    assert risk_p_value(np.zeros(30), 0.1, binary=False) == pytest.approx(0.9**30)
+    half = np.full(30, 0.05)  # Kullback-Leibler divergence of 0.05 from 0.1
+    exponent = 0.05 * math.log(0.5) + 0.95 * math.log(0.95 / 0.9)
+    assert risk_p_value(half, 0.1, binary=False) == pytest.approx(math.exp(-30 * exponent))
+    assert risk_p_value(np.ones(3), 0.5, binary=True) == 1
+    # At the limit itself, a p-value is below delta at most a share delta of the time.
+    rng = np.random.default_rng(0)
+    drawn = [risk_p_value(rng.beta(1, 9, 60), 0.1, binary=False) for _ in range(2000)]
+    assert np.mean(np.array(drawn) <= 0.1) <= 0.1
+    normal = [mean_p_value(rng.normal(0.1, 1, 8), 0.1) for _ in range(4000)]
+    assert np.mean(np.array(normal) <= 0.1) == pytest.approx(0.1, abs=0.015)
+
+
+def test_the_guarantee_is_stated():
+    record = uniform_confidence(np.random.default_rng(0), 40, tokens=3)
+    found = probes.calibrate_exits(record, agreement=0.9)
+    assert "at least 0.95 over 40 independent" in found.attrs["guarantee"]
+    assert "Hoeffding-Bentkus; finite-sample" in found.attrs["guarantee"]
+    found = probes.calibrate_exits(record, increase=0.01)
+    assert "not a finite-sample bound" in found.attrs["guarantee"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "one target"),
+        ({"exit_rate": 0.5, "agreement": 0.5}, "one target"),
+        ({"exit_rate": 0}, "`exit_rate`"),
+        ({"agreement": 1.2}, "`agreement`"),
+        ({"increase": -0.1}, "`increase`"),
+        ({"increase": math.nan}, "`increase`"),
+        ({"agreement": 0.9, "delta": 0}, "`delta`"),
+        ({"agreement": 0.9, "candidates": [math.nan]}, "`candidates`"),
+    ],
+)
+def test_arguments_that_do_not_fit(settings, message):
+    record = uniform_confidence(np.random.default_rng(0), 10)
+    with pytest.raises(ValueError, match=message):
+        probes.calibrate_exits(record, **settings)
