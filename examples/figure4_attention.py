@@ -52,7 +52,7 @@ def draw(result: xr.Dataset, images: Tensor) -> plt.Figure:
     weight = result["weight"].isel(seed=0, layer=0).mean("head")
     side = int(result["grid_height"].isel(layer=0))
     for sample, line in enumerate(axes):
-        picture = images[sample].permute(1, 2, 0)
+        picture = images[sample].permute(1, 2, 0).numpy()
         low, high = picture.min(), picture.max()
         line[0].imshow((picture - low) / (high - low), cmap="gray")
         for ax, kind in zip(line[1:], KINDS, strict=True):

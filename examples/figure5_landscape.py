@@ -5,8 +5,8 @@
 A 51 x 51 plane around the initialisation, plain and with 1, 20 and 300 branches at each layer,
 along Gaussian directions normalised as one vector over backbone and branches, as the paper drew
 them; then over the backbone alone, where branches cannot matter. Nothing is trained, so images of
-the paper's size give a verdict at any scale: agreement is within 10 points of percentage. A page
-with the surface to turn lands beside the figure.
+the paper's size give a verdict at any scale (within 10 points). A page with the surface to turn
+lands beside the figure.
 """
 
 from dataclasses import replace
@@ -34,7 +34,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__, output="results/figure5.nc")
     parser.add_argument("--backbone", choices=list(PUBLISHED), default="mlp")
     parser.add_argument("--size", type=int, help="points along each axis")
-    parser.add_argument("--span", type=float, default=1.0, help="length of the directions")
     parser.add_argument("--tolerance", type=float, help="interpolate; every point by default")
     parser.add_argument("--samples", type=int, help="training images")
     args = parser.parse_args(argv)
@@ -45,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.manual_seed(recipe.seed)
     model = recipe.model(images)
     data = images.x_train, images.y_train
-    settings = {"over": "**", "samples": samples, "span": args.span, "seed": recipe.seed}
+    settings = {"over": "**", "samples": samples, "seed": recipe.seed}
     if args.tolerance is not None:
         settings |= {"method": "adaptive", "tolerance": args.tolerance}
     drawing = settings | {"normalisation": "unit", "size": min(size, 25)}
