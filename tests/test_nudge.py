@@ -121,6 +121,8 @@ def test_samples_without_credit_stay_and_are_counted():
     assert (found["sample_change"][:3, :, ::2] == 0).all()
     assert (found["sample_change"][:3, :, 1::2] < 0).all()
     assert np.isnan(found["loss_change"].values[3]).all()
+    mean = found["sample_change"][:3].mean("sample")
+    np.testing.assert_allclose(found["loss_change"][:3], mean, rtol=1e-12)
 
 
 def test_tiny_credits_still_have_a_direction():
