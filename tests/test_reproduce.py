@@ -131,7 +131,7 @@ def test_choosing(capsys):
         "table1_dose_response",
         "figure5_landscape",
     ]
-    with pytest.raises(SystemExit, match="--only: expected some of figure4.*; got 'tabel1'"):
+    with pytest.raises(SystemExit, match=r"--only: expected some of figure4.*; got 'tabel1'"):
         find_scripts(EXAMPLES, ["tabel1"])
     everything = find_scripts(EXAMPLES)
     assert "reproduce" not in everything
