@@ -118,6 +118,11 @@ def copied(value: Any) -> Any:
     return tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), value)
 
 
+def versions(value: Any) -> list[int]:
+    """How often each tensor of a nest was written into."""
+    return [leaf._version for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
 def _diverted(module: nn.Module, through: Through) -> Forward:
     forward = module.forward
     return lambda *args, **kwargs: through(module, forward, args, kwargs)
