@@ -54,6 +54,9 @@ def tradeoffs(result: xr.Dataset) -> Figure:
     for ax, name in zip(axes, names, strict=True):
         probes.plot_tradeoff(result.sel(variant=name), ax=ax).set_title(name)
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter("{x:g}")
+        ax.label_outer()
     return figure
 
 
