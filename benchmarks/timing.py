@@ -32,6 +32,13 @@ def interleaved(ways: Ways, *, rounds: int, warmup: int = 2) -> Times:
     return {name: np.array(values) for name, values in times.items()}
 
 
+def cpu_time(work: Callable[[], object]) -> float:
+    """CPU seconds of this process for doing it once."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 def ratio(times: Times, way: str, to: str) -> str:
     """`way` in units of `to`: the median over rounds of their ratios, and the quartiles."""
     low, middle, high = np.percentile(times[way] / times[to], [25, 50, 75])

@@ -72,7 +72,9 @@ def train(images: Images, n: int, args: argparse.Namespace) -> xr.Dataset:
         measured = measure(model, probe, images.x_test, images.y_test)
         measured["loss"] = ((), sum(losses) / len(losses), {"long_name": "main training loss"})
         epochs.append(measured.assign_coords(epoch=epoch + 1))
-    return xr.concat(epochs, dim="epoch", combine_attrs="drop_conflicts")
+    whole = xr.concat(epochs, dim="epoch", combine_attrs="drop_conflicts")
+    whole["epoch"].attrs["long_name"] = "epoch"
+    return whole
 
 
 @torch.no_grad()

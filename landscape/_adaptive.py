@@ -51,7 +51,7 @@ def fill_adaptively(
     order = _first_points(shape)
     run.fill(order)
     misses: list[float] = []
-    while np.isfinite(run.table[order, 0]).all():
+    while len(order) <= _MOST * len(places) and np.isfinite(run.table[order, 0]).all():
         known = run.table[order, 0]
         now = _interpolate(places[order], known, places)
         half = order[: int(0.6 * len(order))]
@@ -61,8 +61,7 @@ def fill_adaptively(
         estimate /= spread
         if estimate <= tolerance:
             return _filled(run, order, places, scene), {"error_estimate": estimate}
-        hopeless = len(order) >= _PATIENCE and estimate > _HOPELESS * tolerance
-        if hopeless or len(order) > _MOST * len(places):
+        if len(order) >= _PATIENCE and estimate > _HOPELESS * tolerance:
             break
         rough = _interpolate(places[order], known, places, kernel="thin_plate_spline")
         added = _next_points(places, order, np.abs(now - rough), generator)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -40,13 +41,17 @@ def check_directions(directions: Directions, normalisation: str | None) -> str:
                 f"`directions`: expected {' | '.join(KINDS)} or tensors by name, got {directions!r}"
             )
         return normalisation or ("filter" if directions == "random" else "unit")
-    given = [directions] if isinstance(directions, Mapping) else list(directions)
+    wanted = "`directions`: expected one or two mappings of tensors by parameter name"
+    if not isinstance(directions, Mapping | Sequence):
+        raise TypeError(f"{wanted}, got {type(directions).__name__}")
+    given: list[Any] = [directions] if isinstance(directions, Mapping) else list(directions)
     if len(given) not in (1, 2) or not all(isinstance(d, Mapping) for d in given):
-        kinds = ", ".join(type(d).__name__ for d in given)
-        raise ValueError(
-            "`directions`: expected one or two mappings of tensors by parameter name, "
-            f"got [{kinds}]"
-        )
+        raise ValueError(f"{wanted}, got [{', '.join(type(d).__name__ for d in given)}]")
+    for name, tensor in ((name, tensor) for d in given for name, tensor in d.items()):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"`directions` at {name!r}: expected a tensor, got {type(tensor).__name__}"
+            )
     return normalisation or "none"
 
 

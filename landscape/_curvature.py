@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from landscape._calibrate import micro_batches
 from landscape._checkpoint import fingerprint
+from landscape._checks import check_counts, check_tolerances
 from landscape._moving import Params, moving_tensors
 from landscape._objective import make_objective
 from landscape._products import MATRICES, Curvature, multiplying
@@ -85,10 +86,11 @@ def curvature(
         >>> found["trace"].round(4).item()
         5.0
     """
-    _check(k=k, max_products=max_products, density_steps=density_steps)
+    check_counts(k=k, max_products=max_products, density_steps=density_steps)
     for name, value in (("trace_probes", trace_probes), ("density_runs", density_runs)):
         if type(value) is not int or value < 0:
             raise ValueError(f"`{name}`: expected a whole number of at least 0, got {value!r}")
+    check_tolerances(tolerance=tolerance, trace_tolerance=trace_tolerance)
     about = curvature_of(
         model, data, loss, matrix, over, samples=samples, seed=seed, memory=memory,
         batch_size=batch_size,
@@ -144,6 +146,7 @@ def curvature_of(
         raise TypeError(f"`model`: expected an nn.Module, got {type(model).__name__}")
     if matrix not in MATRICES:
         raise ValueError(f"`matrix`: expected {' | '.join(MATRICES)}, got {matrix!r}")
+    check_tolerances(memory=memory)
     objective = make_objective(loss, None)
     if matrix == "gauss-newton" and objective.kind != "outputs":
         raise ValueError("`loss`: Gauss-Newton needs a callable of (outputs, targets)")
@@ -191,9 +194,3 @@ def split_vector(vector: Tensor, params: Params) -> Params:
 def _padded(row: Any, k: int) -> Any:
     # Fewer parameters than eigenvalues wanted: the rest is undefined.
     return np.append(row[:k], np.full(max(k - len(row), 0), math.nan))
-
-
-def _check(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")

@@ -7,6 +7,7 @@ from torch import nn
 
 from landscape._axes import Directions, check_directions, with_axes
 from landscape._calibrate import calibrate
+from landscape._checks import check_counts, check_tolerances
 from landscape._curvature import start_vector
 from landscape._grid import plane_coordinates
 from landscape._point import standing
@@ -79,6 +80,8 @@ def curvature_map(
     """
     alphas, betas = plane_coordinates(size, span)
     how = check_directions(directions, normalisation)
+    check_counts(max_products=max_products)
+    check_tolerances(tolerance=tolerance, memory=memory)
     if matrix not in MATRICES:
         raise ValueError(f"`matrix`: expected {' | '.join(MATRICES)}, got {matrix!r}")
     scene = build_scene(

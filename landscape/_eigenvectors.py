@@ -3,6 +3,7 @@ from typing import Any
 
 from torch import nn
 
+from landscape._checks import check_counts, check_tolerances
 from landscape._curvature import curvature_of, split_vector, start_vector
 from landscape._moving import Params
 from landscape._products import Curvature, multiplying
@@ -62,6 +63,8 @@ def eigenvectors(
     )  # fmt: skip
     if type(k) is not int or not 1 <= k <= len(start_vector(about)):
         raise ValueError(f"`k`: expected 1 to {len(start_vector(about))}, got {k!r}")
+    check_counts(max_products=max_products)
+    check_tolerances(tolerance=tolerance)
     return top_vectors(about, k, tolerance=tolerance, max_products=max_products, seed=seed)
 
 

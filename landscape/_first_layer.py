@@ -69,7 +69,7 @@ def find_first_layer(model: nn.Module, moving: Params, x: Any) -> tuple[str, int
     Returns:
         The layer's name and the bytes of its output for each sample, or None.
     """
-    if unwrap(model) is not model:
+    if unwrap(model) is not model or any(_is_compiled(m) for m in model.modules()):
         return None  # compiled and parallel models keep copies of the forward
     calls: dict[str, list[int]] = {}
     with ExitStack() as stack:
@@ -86,6 +86,11 @@ def find_first_layer(model: nn.Module, moving: Params, x: Any) -> tuple[str, int
         model(tree_map(lambda leaf: leaf[:2], x))
     found = ((name, sizes[0]) for name, sizes in calls.items() if len(sizes) == 1 and sizes[0])
     return next(found, None)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
 def _noting(calls: dict[str, list[int]], name: str) -> Any:

@@ -104,7 +104,8 @@ def grid(
     how = check_directions(directions, normalisation)
     if method not in ("exact", "adaptive"):
         raise ValueError(f"`method`: expected exact | adaptive, got {method!r}")
-    if not (isinstance(tolerance, int | float) and 0 < tolerance < math.inf):
+    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if not (number and 0 < tolerance < math.inf):
         raise ValueError(f"`tolerance`: expected a positive number, got {tolerance!r}")
     scene = build_scene(
         model, data, loss, metrics, over, extra, samples=samples, seed=seed, bn=bn,

@@ -1,5 +1,6 @@
 """Lanczos' method with full reorthogonalisation."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,6 +64,8 @@ def lanczos(
         image = product(basis[step])
         diagonal.append(torch.dot(image, basis[step]).item())
         size = image.norm().item()
+        if not math.isfinite(size):
+            return _unknown(basis[: step + 1])
         _orthogonalise(image, basis[: step + 1])
         length = image.norm().item()
         closed = length <= 100 * torch.finfo(start.dtype).eps * max(size, 1e-30)
@@ -77,6 +80,13 @@ def lanczos(
             beside.append(length)
         basis[step + 1] = image / image.norm()
     return found
+
+
+def _unknown(basis: Tensor) -> Ritz:
+    """What is known where the loss is not finite: nothing."""
+    steps = len(basis)
+    none = np.full(steps, np.nan)
+    return Ritz(none, none, none, none, np.full((steps, steps), np.nan), basis)
 
 
 def _orthogonalise(vector: Tensor, basis: Tensor) -> None:

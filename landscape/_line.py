@@ -129,7 +129,8 @@ def barrier(alphas: Array, losses: Array) -> float:
 def _coordinates(size: int, span: tuple[float, float], to: State | None) -> Array:
     if type(size) is not int or size < 2:
         raise ValueError(f"`size`: expected a whole number of at least 2, got {size!r}")
-    if len(span) != 2 or not all(math.isfinite(s) for s in span) or not span[0] < span[1]:
+    pair = isinstance(span, Sequence) and all(isinstance(s, int | float) for s in span)
+    if not pair or len(span) != 2 or not -math.inf < span[0] < span[1] < math.inf:
         raise ValueError(f"`span`: expected two finite numbers, smaller first, got {span!r}")
     low, high = span
     if to is not None and not low <= 0 < 1 <= high:

@@ -52,6 +52,8 @@ def principal_components(
     """
     steps = [difference(c, last, f"checkpoints[{i}]") for i, c in enumerate(checkpoints)]
     products = np.array([[dot(one, two) for two in steps] for one in steps])
+    if not np.isfinite(products).all():
+        raise ValueError("`checkpoints`: expected finite weights, got NaN or inf")
     centring = np.eye(len(steps)) - 1 / len(steps)
     values, vectors = np.linalg.eigh(centring @ products @ centring)
     if not values[-1] > 0:

@@ -13,6 +13,8 @@ _CHECKED = 32  # samples compared between two passes
 
 def fixed_samples(model: nn.Module, data: Any, samples: int | None, seed: int) -> Batches:
     """Draw the samples once, on the model's device; refuse data that change between passes."""
+    if type(seed) is not int:
+        raise ValueError(f"`seed`: expected a whole number, got {seed!r}")
     batches = take(data, samples, seed, model=model)
     if not isinstance(data, list | tuple):
         with warnings.catch_warnings():

@@ -8,7 +8,22 @@ from nudging._state import State
 
 
 @dataclass(frozen=True)
-class auxiliary:
+class Auxiliary:
+    """The gradient of a loss with respect to the blocks' outputs; made by `auxiliary`."""
+
+    loss: Callable[[Any, Any], Tensor]
+
+    def __call__(self, state: State) -> dict[str, Tensor]:
+        """Run the whole model once more, and differentiate the loss."""
+
+        def total(outputs: Any) -> Tensor:
+            value = self.loss(outputs, state.targets)
+            return value.sum() if value.dim() else value * len(state)
+
+        return state.differentiate(total, whole=True)
+
+
+def auxiliary(loss: Callable[[Any, Any], Tensor]) -> Auxiliary:
     """The gradient of any auxiliary loss with respect to the blocks' outputs, as a credit.
 
     The credit of a block that the loss does not depend on is zero. A probe's signal, say, is
@@ -30,19 +45,7 @@ class auxiliary:
                 [1., 0.],
                 [1., 0.]])
     """
-
-    loss: Callable[[Any, Any], Tensor]
-
-    def __post_init__(self) -> None:
-        if not callable(self.loss):
-            kind = type(self.loss).__name__
-            raise TypeError(f"`loss`: expected a callable (outputs, targets), got {kind}")
-
-    def __call__(self, state: State) -> dict[str, Tensor]:
-        """Run the whole model once more, and differentiate the loss."""
-
-        def total(outputs: Any) -> Tensor:
-            value = self.loss(outputs, state.targets)
-            return value.sum() if value.dim() else value * len(state)
-
-        return state.differentiate(total, whole=True)
+    if not callable(loss):
+        kind = type(loss).__name__
+        raise TypeError(f"`loss`: expected a callable (outputs, targets), got {kind}")
+    return Auxiliary(loss)

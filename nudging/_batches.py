@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from nudging._loss import Loss, per_sample
 from nudging._observe import find_blocks, record, why_full
+from nudging._replay import versions
 from nudging._state import State, count_samples
 from resonance import preserving, take, unwrap
 
@@ -65,11 +66,19 @@ def observing(
             seen = state
             if credit is not None and tensors is not None:
                 seen = record(core, inputs, targets, modules, by_sample, full, first)
-            yield Observed(state, checked(credit(seen), state) if credit is not None else {})
+            yield Observed(state, {} if credit is None else _ask(credit, seen, state))
             first += count_samples(inputs)
 
     with torch.inference_mode(False), preserving(core):
         yield batch_by_batch()
+
+
+def _ask(credit: Credit, seen: State, state: State) -> dict[str, Tensor]:
+    before = versions((seen.hidden, seen.inputs))
+    given = credit(seen)
+    if versions((seen.hidden, seen.inputs)) != before:
+        raise ValueError("`credit`: expected to leave the state alone, but it wrote into it")
+    return checked(given, state)
 
 
 def checked(credit: Any, state: State) -> dict[str, Tensor]:

@@ -161,7 +161,7 @@ class Bridge:
         """What the network takes, block after block: rows, time and signal of every sample."""
         rows = [as_rows(state.hidden[block].detach(), "`blocks`") for block in blocks]
         times = [self.blocks.index(block) / (len(self.blocks) - 1) for block in blocks]
-        time = torch.tensor(times).to(signal).repeat_interleave(len(signal))
+        time = signal.new_tensor(times).repeat_interleave(len(signal))
         return torch.cat(rows), time, signal.repeat(len(blocks), 1)
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from nudging._state import State
+from resonance import evaluating
 
 
 class EquilibriumPropagation:
@@ -56,6 +57,11 @@ class EquilibriumPropagation:
         self.anchored, self.of = anchored, of
 
     def __call__(self, state: State) -> dict[str, Tensor]:
+        """Let go of the states, and see where they go."""
+        with evaluating(state.model):  # blocks are called one by one here
+            return self._relax(state)
+
+    def _relax(self, state: State) -> dict[str, Tensor]:
         modules = [state.model.get_submodule(block) for block in state.blocks[1:]]
         free = [h.detach() for h in state.hidden.values()]
         self._check_chain(state, modules, free)

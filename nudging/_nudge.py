@@ -110,17 +110,12 @@ def nudge_batch(
     state = seen.state
     steps = {n: _normalised(a, normalisation) for n, a in seen.credit.items()}
     rest = state.losses().double()
-    changes = torch.stack(
-        [
-            torch.stack(
-                [
-                    state.losses(state.rest(n, state.hidden[n] - eta * steps[n])).double() - rest
-                    for eta in etas
-                ]
-            )
-            for n in state.blocks
-        ]
-    )
+
+    def change(name: str, eta: float) -> Tensor:
+        moved = state.rest(name, state.hidden[name] - eta * steps[name])
+        return state.losses(moved).double() - rest
+
+    changes = torch.stack([torch.stack([change(n, e) for e in etas]) for n in state.blocks])
     still = torch.stack([(a.flatten(1) == 0).all(1) for a in seen.credit.values()])
     found = {"change": changes, "still": still, "loss": rest}
     if first_order:

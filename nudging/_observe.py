@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from nudging._loss import Loss, losses_of, per_sample
-from nudging._replay import Recorder, copied
+from nudging._replay import Recorder, copied, versions
 from nudging._state import State, count_samples, run
 from resonance import find_layers, unwrap
 
@@ -84,13 +84,13 @@ def record(
 
     # A model that writes into its inputs must find them as they were in every pass.
     given = copied(inputs)
-    versions = _versions(given)
+    before = versions(given)
     recorder = Recorder(model, modules.values())
     keepers = {name: lambda output, name=name: keep(name, output) for name in modules}
     through = None if full else recorder
     outputs = run(model, given, modules, keepers, recorder.watched, through, tensors)
     recorder.finish()
-    spoils = _versions(given) != versions
+    spoils = versions(given) != before
     if missing := [name for name in modules if name not in hidden]:
         raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
@@ -101,18 +101,16 @@ def record(
     )  # fmt: skip
 
 
-def _versions(value: Any) -> list[int]:
-    return [leaf._version for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
 @torch.no_grad()
 def why_full(state: State) -> str:
     """Why full passes are needed, or nothing.
 
     On two samples, each block is changed and what follows compared with a full pass, bit by bit.
+    Their losses must be those that they have in their batch.
     """
     x, y = tree_map_only(Tensor, lambda leaf: leaf[:2], (state.inputs, state.targets))
     few = record(state.model, x, y, dict(state._modules), state.loss, tensors=state._tensors)
+    _check_independent(few.losses(), state.losses()[:2])
     generator, whole = torch.Generator().manual_seed(0), replace(few, full="to compare")
     for name, rest in few.hidden.items():
         noise = torch.randn(rest.shape, generator=generator).to(rest)
@@ -124,6 +122,16 @@ def why_full(state: State) -> str:
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _check_independent(alone: Tensor, together: Tensor) -> None:
+    tolerance = torch.finfo(alone.dtype).eps ** 0.5 * together.abs().max()
+    if ((alone - together).abs() > tolerance).any():
+        raise ValueError(
+            "`loss`: expected a loss of each sample by itself, but that of the first is "
+            f"{alone[0]:.6g} with one other sample and {together[0]:.6g} in its batch; the loss or "
+            "the model depends on the whole batch (or on random numbers drawn for it)"
+        )
 
 
 def _check_output(name: str, output: Any, count: int, *, again: bool) -> None:

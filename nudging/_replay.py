@@ -39,11 +39,11 @@ class Recorder:
         self._holders = {m for m in model.modules() if any(i in self.ends for i in _inside(m))}
         self.watched = list(dict.fromkeys(_watched(model, self._holders)))
         self._stack = [self.calls]
-        self._opaque, self._ended = False, 0
+        self._opaque, self._ended, self._ahead = False, 0, set(self.ends)
         self._outputs: list[tuple[Call, Tensor, int]] = []
 
     def __call__(self, module: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
-        if self._opaque:
+        if self._opaque or not self._ahead:
             return forward(*args, **kwargs)
         call = Call(module)
         self._stack[-1].append(call)
@@ -54,13 +54,15 @@ class Recorder:
         finally:
             self._opaque = False
             self._stack.pop()
-        # A copy: what follows may write into the output (`relu_`, `+=`).
-        call.output, call.end = copied(output), self._ended
-        self._ended += 1
-        leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-        self._outputs.extend((call, leaf, leaf._version) for leaf in leaves)
+        call.end, self._ended = self._ended, self._ended + 1
+        if self._ahead:  # else nothing will ask for it
+            # A copy: what follows may write into the output (`relu_`, `+=`).
+            call.output = copied(output)
+            leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+            self._outputs.extend((call, leaf, leaf._version) for leaf in leaves)
         if module in self.ends:
             self.ends[module] = call.end
+            self._ahead.discard(module)
         return output
 
     def finish(self) -> None:
@@ -114,6 +116,11 @@ def intercepting(modules: Iterable[nn.Module], through: Through) -> Iterator[Non
 def copied(value: Any) -> Any:
     """The same nest of tensors, each detached and in memory of its own."""
     return tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), value)
+
+
+def versions(value: Any) -> list[int]:
+    """How often each tensor of a nest was written into."""
+    return [leaf._version for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _diverted(module: nn.Module, through: Through) -> Forward:

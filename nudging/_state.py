@@ -82,7 +82,7 @@ class State:
 
         Made in one backward pass, and only once. Zero where a block does not reach the loss.
         """
-        return dict(self._gradient)
+        return {name: value.clone() for name, value in self._gradient.items()}
 
     def differentiate(
         self, total: Callable[[Any], Tensor], *, whole: bool = False

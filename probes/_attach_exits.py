@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from probes._attach import _check_model
 from probes._exit_head import Head, follow
-from probes._exit_losses import ExitPoint, Exits
+from probes._exit_losses import Exits
+from probes._exit_summary import ExitPoint
 from probes._exit_trace import Trace, name_layers, trace
 from probes._exit_weights import Weights, resolve_weights
 from probes._pooling import Pool, resolve_pool

@@ -5,11 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from probes._capture import Capture, _Hook, hook_into
+from probes._capture import Capture, _Hook
 from probes._exit_trace import logits_of
-from probes._pooling import Pool
 
 
 @dataclass
@@ -38,21 +36,12 @@ class ExitCapture(Capture):
         return logits
 
 
-def hook_exits(
-    root: nn.Module, early: dict[str, nn.Module], capture: ExitCapture
-) -> list[RemovableHandle]:
-    """Register the hooks; removing the handles leaves no trace."""
-    # First, so that it runs before the hook that closes the pass.
-    handles = [root.register_forward_hook(_Output(capture, root))]
-    points = {name: (module, Pool("custom", custom=_whole)) for name, module in early.items()}
-    return handles + hook_into(root, points, capture)
-
-
-def _whole(x: Tensor) -> Tensor:
+def whole(x: Tensor) -> Tensor:
+    """What an exit keeps of its layer's output: all."""
     return x
 
 
-class _Output(_Hook):
+class OutputHook(_Hook):
     """After the model's forward: keep its output, which is not copied for its size."""
 
     # Called by itself after the compiled forward, so nothing is lost.

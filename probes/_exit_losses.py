@@ -1,34 +1,24 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 import xarray as xr
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from probes._attached import Attached
-from probes._exit_capture import ExitCapture, hook_exits
+from probes._exit_capture import ExitCapture, OutputHook, whole
 from probes._exit_groups import parameter_groups
-from probes._exit_head import Head
+from probes._exit_summary import ExitPoint, parts_of, summarise_exits
 from probes._exit_targets import check_exit_targets, mean_cross_entropy
 from probes._exit_weights import Weights, resolve_weights, weights_at
+from probes._listener import Listener
+from probes._pooling import Pool
 from probes._ready import ready_features
 from probes._synchronise import synchronise_gradients
-from resonance import find_layers, provenance, unwrap
-
-_LOSS = {"long_name": "mean cross-entropy", "units": "nat"}
 
 
-@dataclass(frozen=True)
-class ExitPoint:
-    """An exit: what its layer yields per sample, and how that becomes logits (or features)."""
-
-    shape: tuple[int, ...]
-    head: Head
-
-
-class Exits(Attached):
+class Exits(Listener):
     """The losses of a model's layers; made by `probes.attach_exits`.
 
     Its parameters are the exits' own heads, if they have some. It is not part of the model: it
@@ -36,7 +26,6 @@ class Exits(Attached):
     `reattach(model)` hooks it into a model with the same layers.
 
     Attributes:
-        layers: Names of the exits, in forward order; the last is the model's own output.
         step: Losses made so far; the argument of schedules. May be set.
     """
 
@@ -51,16 +40,18 @@ class Exits(Attached):
         segments: dict[str, int],
         heads: dict[str, nn.Module],
     ) -> None:
-        super().__init__()
-        self.layers = [*points, last]
-        self.points, self.segments = points, segments
+        super().__init__(dict.fromkeys(points, Pool("custom", custom=whole)), adaptive=False)
+        self.last, self.points, self.segments = last, points, segments
         self.weighting = resolve_weights(weights, self.layers)
         self.heads = nn.ModuleList(heads.values())
         self.step = 0
         self._latest: dict[str, tuple[float, Tensor]] = {}
-        self._forget()
-        synchronise_gradients(list(self.parameters()))
         self.reattach(root)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the exits, in forward order; the last is the model's own output."""
+        return [*self.pools, self.last]
 
     @property
     def weights(self) -> dict[str, float]:
@@ -97,6 +88,7 @@ class Exits(Attached):
                 raise RuntimeError(f"layer {name!r} ran {len(calls)} times in one forward pass")
         output = self._capture.logits()
         check_exit_targets(targets, output)
+        synchronise_gradients(self.parameters())
         parts = {name: self._early(name, seen[name][0], targets, output) for name in early}
         parts[self.layers[-1]] = mean_cross_entropy(output, targets)
         total = torch.stack([weights[k] * part.to(output.device) for k, part in parts.items()])
@@ -112,21 +104,7 @@ class Exits(Attached):
             Dataset with `loss (layer)`, the mean cross-entropy of each layer, NaN where it was not
             computed because its weight was 0, and `weight (layer)`.
         """
-        unweighted = (0.0 if self._latest else float("nan"), float("nan"))
-        weights, losses = zip(
-            *[self._latest.get(name, unweighted) for name in self.layers], strict=True
-        )
-        return xr.Dataset(
-            {
-                "loss": ("layer", [float(x) for x in losses], _LOSS),
-                "weight": ("layer", list(weights), {"long_name": "weight in the objective"}),
-            },
-            coords={
-                "layer": ("layer", self.layers, {"long_name": "exit"}),
-                "step": ((), self.step, {"long_name": "losses made before"}),
-            },
-            attrs=provenance("probes.Exits.measure", self._root()),
-        )
+        return parts_of(self.layers, self._latest, self.step, self._root())
 
     def parameter_groups(
         self, lr: float, factors: Sequence[float] | None = None
@@ -153,14 +131,6 @@ class Exits(Attached):
         }
         return parameter_groups(root, self.layers, self.segments, own, lr, factors)
 
-    def reattach(self, model: nn.Module) -> Self:
-        """Hook into `model`, which must have the same layers, and leave any model before it."""
-        early = {name: find_layers(model, name)[name] for name in self.layers[:-1]}
-        root = unwrap(model)
-        self.detach()
-        self._hold(root, hook_exits(root, early, self._capture))
-        return self
-
     def get_extra_state(self) -> dict[str, Any]:
         """Beside the heads' weights, a state has the step."""
         return {"step": self.step, "layers": self.layers}
@@ -171,26 +141,10 @@ class Exits(Attached):
             raise ValueError(f"`layers`: expected the saved {state['layers']}, got {self.layers}")
         self.step = state["step"]
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        synchronise_gradients(list(self.parameters()))
-
     def __repr__(self) -> str:
-        rows = [("layer", "output", "weight", "way to the logits")]
-        weights = self.weights
-        for name, point in self.points.items():
-            way = f"{point.head} > own head" if self.heads else str(point.head)
-            shape = " x ".join(str(size) for size in point.shape)
-            rows.append((name, shape, f"{weights[name]:g}", way))
-        last = self.layers[-1]
-        rows.append((last, "", f"{weights[last]:g}", "the model's output"))
-        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
         where = "attached" if self.attached else "detached"
-        return "\n".join([f"Exits(step={self.step}, {where})", *lines])
+        table = summarise_exits(self.points, self.weights, own=len(self.heads) > 0)
+        return f"Exits(step={self.step}, {where})\n{table}"
 
     def logits(self, name: str, hidden: Tensor, *, root: nn.Module | None = None) -> Tensor:
         """The logits of an early exit.
@@ -220,6 +174,15 @@ class Exits(Attached):
                 f"layer {name!r} gave logits {tuple(logits.shape)}, the model {tuple(output.shape)}"
             )
         return mean_cross_entropy(logits, targets)
+
+    def _hooks(
+        self, points: dict[str, tuple[nn.Module, Pool]], root: nn.Module
+    ) -> list[RemovableHandle]:
+        # First, so that it runs before the hook that closes the pass.
+        return [
+            root.register_forward_hook(OutputHook(self._capture, root)),
+            *super()._hooks(points, root),
+        ]
 
     def _new_capture(self) -> ExitCapture:
         return ExitCapture()

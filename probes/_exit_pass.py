@@ -39,7 +39,6 @@ class _State:
 
 
 def run_exits(
-    model: nn.Module,
     root: nn.Module,
     names: list[str],
     heads: dict[str, Callable[[Tensor], Tensor]],
@@ -57,11 +56,12 @@ def run_exits(
     cut = by_token and all(_is_by_token(head, seen.hidden[k]) for k, head in heads.items())
     pieces = []
     with ExitStack() as stack:
+        stack.enter_context(torch.compiler.set_stance("force_eager"))  # old code ignores new hooks
         states = {name: _listen(stack, root.get_submodule(name)) for name in names}
         batches = range(0, len(targets), step)
         for i in tqdm(batches, unit="batch", disable=None, leave=False):
             goals = targets[i : i + step]
-            output = logits_of(call(model, rows_of(inputs, i, i + step)))
+            output = logits_of(call(root, rows_of(inputs, i, i + step)))
             _check(goals, output)
             pieces.append(_batch(states, heads, output, goals, i, cut=cut))
             del output  # before the next pass makes another as large
@@ -102,10 +102,10 @@ def _batch(
                 token_statistics(logits, goals[done : done + len(logits)].to(logits.device))
             )
             done += len(logits)
-        numbers = torch.cat([n for n, _ in rows], dim=1).double().cpu()
+        numbers = torch.cat([n for n, _ in rows], dim=1).cpu().double()
         alike = cosine(state.before, state.after, by_token=output.dim() == 3)
         losses.append(numbers[0])
-        sure.append(torch.cat([numbers[1:], alike.to(kept.device)[kept].double().cpu()[None]]))
+        sure.append(torch.cat([numbers[1:], alike.to(kept.device)[kept].cpu().double()[None]]))
         guesses.append(torch.cat([g for _, g in rows]).cpu())
         state.before = state.after = None
     predictions = torch.stack(guesses)

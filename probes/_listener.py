@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from probes._capture import Capture, hook_into
 from probes._pooling import Pool
@@ -80,14 +81,22 @@ class Listener(nn.Module):
         self._forget()
 
     def _hook(self, modules: Mapping[str, nn.Module], root: nn.Module) -> None:
-        points = {name: (module, self.pools[name]) for name, module in modules.items()}
-        handles = hook_into(root, points, self._capture)
+        points = {name: (modules[name], pool) for name, pool in self.pools.items()}
+        handles = self._hooks(points, root)
         self._root = weakref.ref(root)
         self._finalizer = weakref.finalize(self, _remove, handles)
 
+    def _hooks(
+        self, points: dict[str, tuple[nn.Module, Pool]], root: nn.Module
+    ) -> list[RemovableHandle]:
+        return hook_into(root, points, self._capture)
+
     def _forget(self) -> None:
-        self._capture = Capture(adaptive=self.adaptive)
+        self._capture = self._new_capture()
         self._finalizer, self._root = None, _no_model
+
+    def _new_capture(self) -> Capture:
+        return Capture(adaptive=self.adaptive)
 
 
 def _remove(handles: list[Any]) -> None:

@@ -89,7 +89,7 @@ def record_exits(
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     with preserving(model), evaluating(model):
         costs = _flops(seen, heads)
-        found = run_exits(model, root, names, heads, inputs, targets, seen, step)
+        found = run_exits(root, names, heads, inputs, targets, seen, step)
     return xr.Dataset(
         {
             "cross_entropy": (("layer", "token"), found.loss, _NAMES["cross_entropy"]),

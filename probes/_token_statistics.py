@@ -59,6 +59,7 @@ def in_chunks(
         head: From (some samples of) `hidden` to logits.
         by_token: Whether the head sees each token by itself, so that samples may be cut.
     """
+    kept = kept.to(hidden.device)
     if by_token:
         rows = hidden[kept]
         for some in rows.split(max(1, _CHUNK // classes)):

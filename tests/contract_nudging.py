@@ -62,6 +62,15 @@ VERBS = {
     "nudging.nudge feedback": lambda model, data: nudging.nudge(
         model, data, nudging.direct_feedback(), "blocks.*", samples=12, batch_size=5
     ),
+    "nudging.nudge equilibrium": lambda model, data: nudging.nudge(
+        model, data, nudging.EquilibriumPropagation(steps=2), "blocks.*", samples=12, batch_size=5
+    ),
+    "nudging.StateBridge.fit": lambda model, data: nudging.StateBridge(hidden=8).fit(
+        model, data, "blocks.*", epochs=1, batch_size=5
+    ),
+    "nudging.CreditBridge.fit": lambda model, data: nudging.CreditBridge(hidden=8).fit(
+        model, data, "blocks.*", epochs=1, batch_size=5
+    ),
     "nudging.alignment": lambda model, data: nudging.alignment(
         model, data, nudging.random(), BLOCKS, samples=12, batch_size=5
     ),

@@ -1,5 +1,6 @@
 """Every example runs, tiny, and leaves its result and its figure."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -9,14 +10,35 @@ import xarray as xr
 
 mpl.use("agg")
 EXAMPLES = Path(__file__).parents[1] / "examples"
+ONE = ["--seeds", "1"]
 TINY = {
-    "credit_audit.py": ["--seeds", "1", "--methods", "SB+pen", "CB+pen", "DFA+pen", "frozen"],
+    "credit_audit.py": [*ONE, "--methods", "SB+pen", "CB+pen", "DFA+pen", "frozen"],
     "early_exit.py": ["--seeds", "2", "--epochs", "1"],
+    "figure4_attention.py": ONE,
     "figure5_landscape.py": ["--size", "5", "--samples", "40"],
-    "figure6_attention.py": ["--epochs", "2", "--images", "16", "--branches", "2"],
+    "figure6_attention.py": ONE,
+    "figure7_dynamics.py": ONE,
+    "figure8_learning.py": ONE,
     "quickstart.py": ["--epochs", "2", "--n", "3"],
-    "table5_gradient_conflict.py": ["--epochs", "1", "--samples", "64"],
+    "table1_dose_response.py": ONE,
+    "table2_imagenet.py": [*ONE, "--architectures", "resnet18"],
+    "table3_coatnet.py": ONE,
+    "table4_initial_norm.py": ONE,
+    "table5_gradient_conflict.py": ONE,
+    "table6_controls.py": ONE,
+    "table9_few_shot.py": ONE,
+    "table12_cifar10.py": ONE,
+    "table13_label_noise.py": ["--seeds", "2"],
+    "table15_alpha_search.py": ONE,
+    "table29_all_active.py": ONE,
 }
+NOT_RESULTS = {"quickstart.py", "reproduce.py"}
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """Finished runs, which the scripts share."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(autouse=True)
@@ -28,19 +50,44 @@ def _closed_figures():
 
 
 def test_every_example_is_listed():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(TINY)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(TINY) | NOT_RESULTS
 
 
 @pytest.mark.parametrize("name", list(TINY))
-def test_example_runs(name, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where finished runs are kept
+def test_example_runs(name, tmp_path, cache, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     output = tmp_path / "nested" / "result.nc"
     main = runpy.run_path(str(EXAMPLES / name))["main"]
-    main([*TINY[name], "--output", str(output)])
-    assert "wrote" in capsys.readouterr().out
+    kept = [] if name in NOT_RESULTS else ["--cache", str(cache)]
+    main([*TINY[name], *kept, "--output", str(output)])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1].startswith("wrote ")
     assert output.with_suffix(".png").stat().st_size > 10_000
     with xr.open_dataset(output, engine="h5netcdf") as result:
         assert result.data_vars
+        described = set(result.data_vars) | set(result.sizes)
+        assert [key for key in described if "long_name" not in result[key].attrs] == []
+        if name not in NOT_RESULTS:
+            assert result.attrs["budget"]
+    if name in NOT_RESULTS:
+        return
+    record = json.loads(output.with_suffix(".json").read_text())
+    assert record["rows"]
+    assert all((output.parent / name).is_file() for name in record["figures"])
+    assert output.with_suffix(".pdf").stat().st_size > 1000
+    assert [cell.strip() for cell in printed[-2 - len(record["rows"])].split("|")][1:4] == [
+        "published",
+        "here",
+        "budget",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(set(TINY) - NOT_RESULTS - {"early_exit.py"}))
+def test_data_that_are_not_there_are_said(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main = runpy.run_path(str(EXAMPLES / name))["main"]
+    with pytest.raises(FileNotFoundError, match=r"expected an \.npz"):
+        main(["--data", "nothing.npz"])
 
 
 def test_quickstart_learns_and_records_every_branch(tmp_path):

@@ -137,6 +137,15 @@ def test_non_finite_values_fall_back_to_exact():
     assert found.attrs["n_non_finite"] > 0
 
 
+@pytest.mark.parametrize("size", [2, (2, 9), 5])
+def test_few_points_are_all_evaluated(size):
+    settings = {"samples": 12, "size": size}
+    exact = landscape.grid(*make_small(), **settings)
+    quick = landscape.grid(*make_small(), method="adaptive", **settings)
+    assert quick["evaluated"].all()
+    np.testing.assert_array_equal(quick["loss"], exact["loss"])
+
+
 def test_metrics_are_known_where_evaluated_and_nowhere_else():
     torch.manual_seed(0)
     model = mlp(nn.Tanh)

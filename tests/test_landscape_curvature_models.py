@@ -143,6 +143,11 @@ def test_no_curvature_at_all():
     ("change", "told"),
     [
         ({"k": 0}, "`k`"),
+        ({"tolerance": -1.0}, "`tolerance`: expected a number of at least 0"),
+        ({"tolerance": float("nan")}, "`tolerance`"),
+        ({"trace_tolerance": "a"}, "`trace_tolerance`"),
+        ({"memory": -1}, "`memory`"),
+        ({"max_products": 0}, "`max_products`"),
         ({"matrix": "fisher"}, "`matrix`: expected hessian"),
         ({"trace_probes": -1}, "`trace_probes`"),
         ({"over": "nowhere"}, "`over`"),
@@ -164,3 +169,26 @@ def test_tensor_datasets_and_loaders_give_the_same():
     loader = DataLoader(TensorDataset(*data), batch_size=20)
     found = landscape.curvature(model, loader, samples=None, k=1, density_runs=0)
     np.testing.assert_allclose(found["largest"], expected["largest"], rtol=1e-12)
+
+
+def test_curvature_is_unknown_where_the_loss_is_not_finite():
+    model, data = make()
+    found = landscape.curvature(
+        model, data, loss=lambda o, y: o.mean() * torch.nan, samples=20, k=2, trace_probes=5
+    )
+    for name in ("largest", "smallest", "largest_residual", "trace", "density"):
+        assert found[name].isnull().all(), name
+
+    def breaking(model, x, y):  # beyond a line
+        return F.cross_entropy(model(x), y) * (1.0 if model[0].bias[0] < start + 0.5 else torch.nan)
+
+    start = model[0].bias[0].item()
+    right = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
+    up = {n: torch.ones_like(p) for n, p in model.named_parameters()}
+    right["0.bias"][0], up["0.bias"][0] = 1.0, 0.0
+    settings = {"loss": breaking, "directions": [right, up], "over": "**", "samples": 20, "size": 3}
+    before = snapshot(model)
+    mapped = landscape.curvature_map(model, data, **settings)
+    assert mapped["largest"].sel(alpha=1).isnull().all()
+    assert np.isfinite(mapped["largest"].sel(alpha=[-1, 0])).all()
+    assert snapshot(model) == before

@@ -127,6 +127,30 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path, change, told):
         landscape.grid(model, data, **(kwargs | change))
 
 
+def test_a_write_that_breaks_off_leaves_the_finished_points_of_before(tmp_path, monkeypatch):
+    model, data = make()
+    kwargs = {"samples": 12, "size": 5, "checkpoint": tmp_path / "grid"}
+    write, count = np.savez, 0
+
+    def broken(file, **arrays):
+        nonlocal count
+        count += 1
+        if count > 2:
+            file.write(b"half a file")
+            raise OSError("disk full")
+        write(file, **arrays)
+
+    monkeypatch.setattr(np, "savez", broken)
+    with pytest.raises(OSError, match="disk full"):
+        landscape.grid(model, data, **kwargs)
+    monkeypatch.undo()
+    with np.load(tmp_path / "grid") as kept:
+        assert kept["done"].sum() == 10  # two rows of five
+    resumed = landscape.grid(model, data, **kwargs)
+    kwargs.pop("checkpoint")
+    xr.testing.assert_identical(resumed, landscape.grid(model, data, **kwargs))
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "grid").write_text("precious")
     with pytest.raises(ValueError, match="is not one of ours"):

@@ -142,3 +142,20 @@ def test_the_number_of_threads_is_chosen_and_given_back():
     finally:
         torch.set_num_threads(before)
     np.testing.assert_allclose(surfaces[0]["loss"], surfaces[1]["loss"], rtol=1e-13)
+
+
+def test_first_layer_linearity_leaves_the_layer_as_it_was():
+    model, data = make_mlp(), make_data()
+    before = snapshot(model)
+    surface = landscape.grid(model, data, samples=30, size=5)
+    assert np.isfinite(surface["loss"]).all()
+    assert snapshot(model) == before
+
+    def failing(outputs, targets):
+        if not torch.isfinite(outputs).all() or len(outputs) < 30:
+            return F.cross_entropy(outputs, targets)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        landscape.grid(model, data, loss=failing, samples=30, size=5)
+    assert snapshot(model) == before

@@ -58,6 +58,11 @@ weight = {"0.weight": torch.ones(8, 40), "3.weight": torch.ones(3, 8)}
         ({"span": 0.0}, ValueError, "`span`"),
         ({"normalisation": "batch"}, ValueError, "`normalisation`: expected filter | layer"),
         ({"directions": "best"}, ValueError, "`directions`: expected random"),
+        ({"directions": None}, TypeError, "`directions`: expected one or two.*NoneType"),
+        ({"directions": {"0.weight": [1.0]}}, TypeError, "at '0.weight': expected a tensor"),
+        ({"seed": 1.5}, ValueError, "`seed`: expected a whole number, got 1.5"),
+        ({"seed": "a"}, ValueError, "`seed`: expected a whole number, got 'a'"),
+        ({"tolerance": True}, ValueError, "`tolerance`: expected a positive number"),
         ({"directions": []}, ValueError, "`directions`: expected one or two mappings"),
         ({"directions": {"0.weight": torch.ones(8, 40)}}, ValueError, "at '3.weight'.*nothing"),
         (
@@ -108,3 +113,16 @@ def test_more_samples_than_there_are_says_so_and_uses_all():
     with pytest.warns(UserWarning, match="`samples`: asked for 500, data has 12: all used"):
         surface = landscape.grid(model, data, size=3)
     assert surface.attrs["n_samples"] == 12
+
+
+@pytest.mark.parametrize("span", [3, "ab", (0.0, float("nan")), (1.0, 0.0), (0.0, 1.0, 2.0)])
+def test_a_span_that_is_none_is_refused(span):
+    with pytest.raises(ValueError, match="`span`: expected two finite numbers"):
+        landscape.line(*make(), samples=12, size=3, span=span)
+
+
+def test_checkpoints_that_are_not_finite_are_refused():
+    model, data = make()
+    broken = {name: t * torch.nan for name, t in model.state_dict().items()}
+    with pytest.raises(ValueError, match="`checkpoints`: expected finite weights"):
+        landscape.trajectory(model, [model, broken, model], data, samples=12, size=3)

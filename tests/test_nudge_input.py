@@ -55,6 +55,15 @@ def careless(state):
     raise RuntimeError("credit failed")
 
 
+def writing(state):
+    state.hidden["blocks.0"].zero_()
+    return state.gradient()
+
+
+def over_n(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none") / len(targets)
+
+
 def mean_loss(outputs, targets):
     return nn.functional.cross_entropy(outputs, targets)
 
@@ -86,12 +95,14 @@ BAD = {
     ),
     "no credit": ({"credit": "backprop"}, "`credit`: expected a callable .*, got str"),
     "credit None": ({"credit": None}, "`credit`: expected a callable .*, got NoneType"),
+    "credit writes": ({"credit": writing}, "`credit`: expected to leave the state alone"),
     "credit fails": ({"credit": careless}, "credit failed"),
     "mean loss": ({"loss": mean_loss}, r"`loss`: expected one value per sample.*reduction='none'"),
     "sum loss": ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "`loss`: expected one value per"),
     "weighted": ({"loss": nn.CrossEntropyLoss(torch.ones(5))}, "`loss`: a weighted mean"),
     "loss per class": ({"loss": lambda o, t: o}, r"shape \(10,\), got \(10, 5\)"),
     "loss of nothing": ({"loss": lambda o, t: 1.0}, "`loss`: expected a tensor, got float"),
+    "loss over N": ({"loss": over_n}, "expected a loss of each sample by itself"),
     "loss text": ({"loss": "ce"}, "`loss`: expected a callable"),
     "samples": ({"samples": 0}, "`samples`: expected a whole number"),
     "batch size": ({"batch_size": 0}, "`batch_size`: expected a whole number"),

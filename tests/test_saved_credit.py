@@ -48,7 +48,7 @@ def test_without_a_saved_credit_there_is_nothing_to_take_out():
     found = nudging.nudge(
         nets.make(nets.ResMLP), nets.batch(), nudging.random(2), BLOCKS, samples=None
     )
-    assert found.attrs["credit"] == "random(seed=2)"
+    assert found.attrs["credit"] == "Random(seed=2)"
     with pytest.raises(ValueError, match="`result`: expected one with a saved credit"):
         nudging.saved_credit(found)
 
@@ -61,7 +61,7 @@ def test_the_name_of_a_credit_is_the_same_in_every_process():
     for credit, name in {
         nudging.backprop: "backprop",
         rule: "rule",
-        nudging.auxiliary(torch.nn.functional.cross_entropy): "auxiliary(loss=cross_entropy)",
+        nudging.auxiliary(torch.nn.functional.cross_entropy): "Auxiliary(loss=cross_entropy)",
     }.items():
         found = nudging.alignment(model, data, credit, BLOCKS, samples=None)
         assert found.attrs["credit"].endswith(name)

@@ -102,7 +102,7 @@ class Recipe:
         images = samples.corrupt(images, self.label_noise, seed=self.seed)
         return samples.resize(images, self.image, 3 if self.backbone in _COLOURED else None)
 
-    def model(self, images: Images) -> nn.Module:
+    def model(self, images: Images, classes: int | None = None) -> nn.Module:
         """The backbone for these images, initialised by the global random state."""
         size, channels = images.image, images.channels
         shape: dict[str, Any] = {"image": size, "channels": channels}
@@ -117,7 +117,7 @@ class Recipe:
                 shape = {}
             case "vit_small" | "vit_base":
                 shape = {"image": size, "patch": 16 if size >= 64 else size // 2}
-        model: nn.Module = getattr(backbones, self.backbone)(images.classes, **shape)
+        model: nn.Module = getattr(backbones, self.backbone)(classes or images.classes, **shape)
         if self.zero_head:
             last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
             nn.init.zeros_(last.weight)

@@ -71,7 +71,7 @@ def compare(
     same_sign = math.copysign(1, published) == math.copysign(1, here)
     comparable = (scale == "paper" or budget_free) and (signed or tolerance is not None)
     if not comparable or not math.isfinite(here):
-        sign = ("same sign" if same_sign else "other sign") if signed else ""
+        sign = ("same sign" if same_sign else "other sign") if signed and here else ""
         sign = sign if math.isfinite(here) else "undefined here"
         return Row(quantity, published, here, note="; ".join(filter(None, [sign, note])))
     agrees = same_sign if tolerance is None else abs(published - here) <= tolerance

@@ -1,6 +1,8 @@
 """How much is spent: the paper's recipes, and what is cut from them at the smaller scales."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lab.recipe import Recipe
@@ -16,6 +18,7 @@ LABELS = {
     "vit_base": "ViT-B/16",
 }
 SMALL = ("mlp", "cnn", "vit6")
+ALPHA_20 = {"mlp": 0.1, "cnn": 0.1, "vit6": 1.0}  # table 15, for 20 branches
 SEEDS = {"smoke": 2, "cpu": 3, "paper": 10}
 FIRST_SEED = 42
 
@@ -37,11 +40,12 @@ PAPER: dict[str, dict[str, Any]] = {
     "vit_base": _IMAGENET | _COSINE | {"weight_decay": 0.3},
 }
 _CUT: dict[str, dict[str, Any]] = {
-    "smoke": {"per_class": 8, "test_per_class": 5, "epochs": 3, "batch": 20, "trace_every": 1},
-    "cpu": {"per_class": 150, "test_per_class": 100, "epochs": 8, "batch": 32, "trace_every": 5},
+    "smoke": {"per_class": 8, "test_per_class": 5, "epochs": 3, "batch": 20, "trace_every": 1}
+    | {"lr": 3e-3},
+    "cpu": {"per_class": 100, "test_per_class": 100, "epochs": 8, "batch": 32, "trace_every": 5},
     "paper": {"trace_every": 50},
 }
-_CHEAP = {"per_class": 2000, "epochs": 10, "batch": 128}  # the MLP, which runs 70 times as fast
+_CHEAP = {"per_class": 1000, "epochs": 10, "batch": 128}  # the MLP, which runs 70 times as fast
 
 
 def base(backbone: str, args: argparse.Namespace, paper_data: str, **changes: Any) -> Recipe:
@@ -56,11 +60,15 @@ def base(backbone: str, args: argparse.Namespace, paper_data: str, **changes: An
         changes: Fields of the recipe that are the script's own; these win.
     """
     settings: dict[str, Any] = {"backbone": backbone} | PAPER[backbone] | _CUT[args.scale]
+    if args.scale == "smoke" and backbone != "mlp":
+        settings["lr"] = 1e-3
     if args.scale == "cpu" and backbone == "mlp":
         settings |= _CHEAP
     if args.scale != "paper" and backbone not in SMALL:
         settings |= {"trace_every": 0, "warm_up": 0.0, "milestones": (), "image": 32}
-        settings |= {"augment": False, "epochs": 1 if args.scale == "smoke" else 3}
+        settings |= {"augment": False, "epochs": 3}
+    if args.scale == "smoke" and backbone not in SMALL:
+        settings |= {"per_class": 4, "epochs": 1, "image": 16 if backbone == "coatnet" else 32}
     settings["data"] = args.data or ("digits" if args.scale == "smoke" else paper_data)
     if backbone == "vit6":
         settings["attention_epochs"] = _seen_epochs(settings.get("epochs", Recipe.epochs))
@@ -78,8 +86,22 @@ def seeds(args: argparse.Namespace, published: int = 10) -> list[int]:
     return list(range(FIRST_SEED, FIRST_SEED + count))
 
 
-def in_words(recipe: Recipe, n_seeds: int) -> str:
-    """What one run of a recipe costs, for the tables."""
-    data = recipe.data.rsplit("/", 1)[-1].removesuffix(".npz")
-    images = "all images" if recipe.per_class is None else f"{recipe.per_class} images per class"
-    return f"{data}, {images}, {recipe.epochs} epochs, {n_seeds} seeds"
+def budget_of(recipes: Sequence[Recipe], n_seeds: int) -> str:
+    """What was spent, in words: images and epochs of each backbone, if they differ."""
+    spent: dict[str, list[str]] = {}
+    for backbone in dict.fromkeys(recipe.backbone for recipe in recipes):
+        mine = [recipe for recipe in recipes if recipe.backbone == backbone]
+        spent.setdefault(_in_words(mine), []).append(LABELS[backbone])
+    words = list(spent)
+    if len(words) > 1:
+        words = [f"{'/'.join(names)} {text}" for text, names in spent.items()]
+    data = "/".join(dict.fromkeys(Path(recipe.data).stem for recipe in recipes))
+    return f"{data}, {', '.join(words)}, {n_seeds} seed{'s' if n_seeds > 1 else ''}"
+
+
+def _in_words(recipes: Sequence[Recipe]) -> str:
+    counts = sorted({recipe.per_class or 0 for recipe in recipes})
+    least, most = (str(k or "all") for k in (counts[0], counts[-1]))
+    images = least if least == most else f"{least}-{most}"
+    images = "all images" if images == "all" else f"{images} images/class"
+    return f"{images} x {recipes[0].epochs} epoch{'s' if recipes[0].epochs > 1 else ''}"

@@ -1,0 +1,65 @@
+"""When does training converge, and how wide is the generalisation gap? (figure 8, tables 31, 32)
+
+    python examples/figure8_learning.py [--scale cpu] [--data cifar10.npz]
+
+Accuracy, loss and gap (training less test accuracy) of MLP, CNN and ViT-6L, plain and with 20
+branches at each layer. A run has converged at the first epoch with 95 % of its best test accuracy
+(the paper gives no rule). Its epochs 10, 50 and 100 become a tenth, a half and all of the epochs
+where there are fewer than 100.
+"""
+
+import xarray as xr
+
+from lab.learning_curves import draw_learning
+from lab.main_runs import KINDS, main_runs
+from lab.report import Row, arguments, compare, publish
+from lab.scales import LABELS
+
+PUBLISHED = {  # plain, asymmetric: convergence epoch, final accuracy, gaps at 10, 50, 100
+    "mlp": [(15, 0.2220, 0.0098, 0.1039, 0.2234), (21, 0.2305, 0.0049, 0.0566, 0.1225)],
+    "cnn": [(20, 0.4034, 0.0073, 0.4665, 0.5253), (5, 0.1171, 0.0002, -0.0242, -0.0365)],
+    "vit6": [(19, 0.3498, 0.0334, 0.4717, 0.5543), (30, 0.4568, -0.0270, 0.0838, 0.2934)],
+}
+NAMES = ("convergence epoch", "final accuracy", "early gap", "middle gap", "late gap")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train both kinds (or read the runs); print tables 31 and 32, save and draw."""
+    args = arguments(__doc__, output="results/figure8.nc").parse_args(argv)
+    runs, budget = main_runs(args)
+    kept = ["train_accuracy", "test_accuracy", "train_loss", "test_loss"]
+    label = xr.Variable("architecture", list(runs), {"long_name": "backbone"})
+    curves = [run[kept] for run in runs.values()]
+    result = xr.concat(curves, label, combine_attrs="drop_conflicts", join="outer")
+    result["gap"] = result["train_accuracy"] - result["test_accuracy"]
+    result["gap"].attrs["long_name"] = "training less test accuracy"
+    rows = [row for name, run in runs.items() for row in rows_of(name, run, args.scale)]
+    publish(result, draw_learning(runs), rows, output=args.output, budget=budget)
+
+
+def rows_of(name: str, run: xr.Dataset, scale: str) -> list[Row]:
+    """What the branches change, asymmetric less plain; both values in the note."""
+    measured = [summary(run.sel(training=kind)) for kind in KINDS]
+    rows = []
+    for quantity, *published, plain, asymmetric in zip(
+        NAMES, *PUBLISHED[name], *measured, strict=True
+    ):
+        note = f"{plain:.3g} to {asymmetric:.3g}, published {published[0]} to {published[1]}"
+        change, here = published[1] - published[0], round(asymmetric - plain, 9)
+        label = f"{LABELS[name]}, change of {quantity}"
+        rows.append(compare(label, round(change, 4), here, scale=scale, note=note))
+    return rows
+
+
+def summary(run: xr.Dataset) -> list[float]:
+    """Means over seeds of the five numbers of tables 31 and 32."""
+    accuracy, last = run["test_accuracy"], min(run.sizes["epoch"], 100)
+    reached = accuracy >= 0.95 * accuracy.max("epoch")
+    converged = run["epoch"].where(reached).min("epoch").mean().item()
+    gap = (run["train_accuracy"] - accuracy).mean("seed")
+    stages = [max(round(share * last), 1) - 1 for share in (0.1, 0.5, 1)]
+    return [converged, accuracy[:, last - 1].mean().item(), *gap.values[stages].tolist()]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The runs that most figures look at: plain, and with 20 branches at each layer."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+import xarray as xr
+
+from lab.recipe import Recipe
+from lab.scales import ALPHA_20, SMALL, base, budget_of, seeds
+from lab.sweep import executing, sweep
+
+KINDS = ("plain", "asymmetric")
+
+
+def main_runs(
+    args: argparse.Namespace, backbones: Sequence[str] = SMALL, *, data: str = "cifar100"
+) -> tuple[dict[str, xr.Dataset], str]:
+    """Train (or find in the cache) both kinds over the seeds.
+
+    Args:
+        args: From `lab.report.arguments`.
+        backbones: Which.
+        data: What the paper used.
+
+    Returns:
+        By backbone, what `lab.train` gives, over `training` and `seed`; and the budget in words.
+    """
+    chosen = seeds(args)
+    recipes: list[Recipe] = []
+    for backbone in backbones:
+        plain = base(backbone, args, data)
+        for recipe in (plain, replace(plain, n=20, alpha=ALPHA_20[backbone])):
+            recipes += [replace(recipe, seed=seed) for seed in chosen]
+    with executing(args) as executor:
+        runs = iter(sweep(recipes, cache=args.cache, executor=executor))
+    kind = xr.Variable("training", list(KINDS), {"long_name": "training"})
+    seed = xr.Variable("seed", chosen, {"long_name": "seed"})
+    found = {}
+    for backbone in backbones:
+        both = [_joined([next(runs) for _ in chosen], seed) for _ in KINDS]
+        found[backbone] = _joined(both, kind)
+    return found, budget_of(recipes, len(chosen))
+
+
+def _joined(runs: Sequence[xr.Dataset], dim: xr.Variable) -> xr.Dataset:
+    # A diverged run has fewer steps than the others.
+    return xr.concat(runs, dim, combine_attrs="drop_conflicts", join="outer", data_vars="all")

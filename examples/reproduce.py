@@ -1,0 +1,81 @@
+"""Every table and figure from one command, on one page.
+
+    python examples/reproduce.py [--scale smoke] [--only table1 figure5] [--list] [--resume]
+
+Runs the scripts one after another; they share finished runs (`<folder>/cache`). One that fails is
+reported, the others go on, and the command ends with an error. Writes `<folder>/index.html`: every
+figure, table, budget and verdict, in one file that needs no network.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lab.catalogue import find_scripts, question
+from lab.page import write_page
+from lab.report import SCALES
+
+PASSED_ON = ("data", "seeds", "processes", "dask")
+LACKS = {"early_exit": ("data", "processes", "dask")}  # it reads text
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run what was asked for, then write the page."""
+    args = parse_args(argv)
+    scripts = find_scripts(Path(__file__).parent, args.only)
+    titles = {name: question(path) for name, path in scripts.items()}
+    if args.list:
+        print("\n".join(f"{name:26} {title}" for name, title in titles.items()))
+        return
+    args.folder.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for place, (name, path) in enumerate(scripts.items(), start=1):
+        output = args.folder / f"{name}.nc"
+        if args.resume and output.is_file() and output.with_suffix(".json").is_file():
+            print(f"[{place}/{len(scripts)}] {name}: there already")
+            continue
+        start = time.monotonic()
+        good = run(name, path, output, args)
+        state = "done" if good else f"FAILED, see {output.with_suffix('.log')}"
+        print(f"[{place}/{len(scripts)}] {name}: {state} ({time.monotonic() - start:.0f} s)")
+        failed += [] if good else [name]
+    write_page(args.folder, titles, failed)
+    print(f"wrote {args.folder / 'index.html'}")
+    if failed:
+        sys.exit(f"{len(failed)} of {len(scripts)} failed: {', '.join(failed)}")
+
+
+def run(name: str, path: Path, output: Path, args: argparse.Namespace) -> bool:
+    """Run one script in a process of its own, its words in a log; whether it succeeded."""
+    command = [sys.executable, str(path), "--scale", args.scale, "--output", str(output)]
+    command += ["--cache", str(args.folder / "cache")]
+    for option in PASSED_ON:
+        value = getattr(args, option)
+        if value is not None and option not in LACKS.get(name, ()):
+            command += [f"--{option}", str(value)]
+    with output.with_suffix(".log").open("w") as log:
+        drawn = os.environ | {"MPLBACKEND": "agg"}
+        return subprocess.run(command, stdout=log, stderr=log, env=drawn).returncode == 0
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", choices=SCALES, default="smoke")
+    parser.add_argument("--folder", type=Path, default=Path("results"), help="where all is put")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="table1, figure5, ...")
+    parser.add_argument("--list", action="store_true", help="say what there is, and end")
+    parser.add_argument("--resume", action="store_true", help="skip scripts with a result")
+    parser.add_argument("--data", help="for every script that takes images")
+    for option, kind in (("--seeds", int), ("--processes", int), ("--dask", str)):
+        parser.add_argument(option, type=kind, help="as each script has it")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Does accuracy rise or fall with the number of branches? (table 1, figure 2)
+
+    python examples/table1_dose_response.py [--scale cpu] [--data cifar10.npz] [--seeds 3]
+
+MLP, CNN and ViT-6L, plain and with 1, 7, 10 and 20 branches at each layer, each with the strength
+that the paper found (table 15). Below the paper's scale the ViT-6L has 1 and 20 branches only, the
+CNN 20, and both the weight decay of 20 branches throughout, so that one plain model serves all.
+"""
+
+from dataclasses import replace
+
+from lab.report import arguments
+from lab.scales import LABELS, base
+from lab.study import Cell, study
+
+# n: backbone: plain, asymmetric (percent, CIFAR-100), alpha, weight decay. Tables 1 and 15.
+PUBLISHED = {
+    1: {
+        "mlp": (23.2, 24.3, 100.0, 0.001),
+        "cnn": (39.5, 30.8, 100.0, 0.01),
+        "vit6": (35.8, 35.9, 4.642, 0.1),
+    },
+    7: {
+        "mlp": (23.4, 22.1, 0.1, 0.001),
+        "cnn": (39.8, 31.7, 0.1, 0.001),
+        "vit6": (35.9, 40.0, 4.642, 0.01),
+    },
+    10: {
+        "mlp": (23.3, 21.7, 0.1, 0.001),
+        "cnn": (39.7, 24.3, 1.0, 0.001),
+        "vit6": (36.0, 41.8, 4.642, 0.01),
+    },
+    20: {
+        "mlp": (23.2, 21.1, 0.1, 0.001),
+        "cnn": (39.7, 33.6, 0.1, 0.001),
+        "vit6": (36.1, 45.3, 1.0, 0.01),
+    },
+}
+CUT = {"mlp": (1, 7, 10, 20), "cnn": (20,), "vit6": (1, 20)}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train every cell over the seeds; print the table, save and draw."""
+    args = arguments(__doc__, output="results/table1.nc").parse_args(argv)
+    cells = []
+    for backbone, label in LABELS.items():
+        for n, row in PUBLISHED.items():
+            if backbone not in row or (args.scale != "paper" and n not in CUT[backbone]):
+                continue
+            plain, asymmetric, alpha, decay = row[backbone]
+            recipe = base(backbone, args, "cifar100")
+            if args.scale == "paper":
+                recipe = base(backbone, args, "cifar100", weight_decay=decay)
+            with_branches = replace(recipe, n=n, alpha=alpha)
+            labels = {"architecture": label, "n": n}
+            cells.append(Cell(labels, recipe, with_branches, (plain, asymmetric)))
+    study(cells, args)
+
+
+if __name__ == "__main__":
+    main()

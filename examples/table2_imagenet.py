@@ -1,0 +1,68 @@
+"""Do the gains carry over to ImageNet-1k? (tables 2, 16-21)
+
+    python examples/table2_imagenet.py --scale paper --data /path/to/imagenet
+
+ResNet-18/50, ViT-Small and ViT-B/16, plain and with 1, 10 and 20 branches at the points of table
+21, trained by the recipes of table 20, each seed with the strength found for it (tables 16-19).
+Scale smoke sends small digits through the same code, on the two smaller networks.
+"""
+
+from dataclasses import replace
+
+from lab.report import arguments
+from lab.scales import LABELS, base
+from lab.study import Cell, study
+
+BRANCHES = (1, 10, 20)
+PUBLISHED = {  # top-1 accuracy in percent: baseline, then with the branches
+    "resnet18": (68.23, 68.33, 68.29, 68.37),
+    "resnet50": (73.83, 73.55, 73.75, 73.76),
+    "vit_small": (69.13, 70.16, 70.27, 70.35),
+    "vit_base": (66.75, 68.34, 68.83, 69.00),
+}
+ALPHAS = {  # for 1, 10 and 20 branches; seeds 42 to 45
+    "resnet18": [
+        (0.0178, 0.0042, 0.0178, 0.0032),
+        (0.2371, 0.5623, 0.2371, 0.0422),
+        (0.0237, 0.2371, 0.0178, 0.1778),
+    ],
+    "resnet50": [
+        (0.0750, 5.6234, 0.5623, 17.7828),
+        (0.0042, 0.0750, 0.0042, 0.0042),
+        (0.0178, 0.1000, 0.0316, 0.0237),
+    ],
+    "vit_small": [
+        (23.7137, 31.6228, 31.6228, 31.6228),
+        (0.0237, 0.0316, 0.0133, 0.0133),
+        (0.0237, 0.0056, 0.0042, 0.0422),
+    ],
+    "vit_base": [
+        (23.7137, 23.7137, 31.6228, 31.6228),
+        (0.0237, 0.0316, 0.0237, 0.0237),
+        (0.0042, 0.0316, 0.0178, 0.0237),
+    ],
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train every cell over the seeds; print the table, save and draw."""
+    parser = arguments(__doc__, output="results/table2.nc")
+    parser.add_argument("--architectures", nargs="+", choices=list(PUBLISHED))
+    args = parser.parse_args(argv)
+    small = ["resnet18", "vit_small"] if args.scale == "smoke" else list(PUBLISHED)
+    cells = []
+    for backbone in args.architectures or small:
+        plain = base(backbone, args, "imagenet")
+        baseline, *accuracies = PUBLISHED[backbone]
+        for n, accuracy, alphas in zip(BRANCHES, accuracies, ALPHAS[backbone], strict=True):
+            if args.scale == "smoke" and n == 10:
+                continue
+            asymmetric = replace(plain, n=n, alpha=sorted(alphas)[1])
+            labels = {"architecture": LABELS[backbone], "n": n}
+            by_seed = dict(zip(range(42, 46), alphas, strict=True))
+            cells.append(Cell(labels, plain, asymmetric, (baseline, accuracy), by_seed))
+    study(cells, args, published_seeds=4)
+
+
+if __name__ == "__main__":
+    main()
