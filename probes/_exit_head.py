@@ -82,7 +82,9 @@ def follow(root: nn.Module, trace: Trace) -> Head:
     x = trace.hidden[trace.layers[-1]]
     later = [c for c in trace.calls if c.began > trace.last.ended]
     steps: list[tuple[str, str]] = []
-    while (last := _matching(x, trace.logits)) is None:
+    # Logits picked from the last token are often those of the last that is no padding: of that a
+    # guessed sample shows nothing.
+    while (last := _matching(x, trace.logits)) in (None, "last token"):
         for call in later:
             glue = None if call.taken is None else _matching(x, call.taken)
             if glue is not None and call.given is not None:
@@ -107,9 +109,33 @@ def follow(root: nn.Module, trace: Trace) -> Head:
     # Something done in place would have deceived the search: the whole way must give the logits.
     with evaluating(root), preserving_rng():
         proof = head(root, trace.hidden[trace.layers[-1]])
-    if not _error(proof, trace.logits) <= _tolerance(trace.logits):
+    if not is_close(proof, trace.logits):
         raise ValueError(_lost(trace, steps))
+    _check_rivals(root, trace, head)
     return head
+
+
+def is_close(found: Tensor, wanted: Tensor) -> bool:
+    """Whether the same operations made both, though perhaps on one sample at a time."""
+    return _error(found, wanted) <= _tolerance(wanted)
+
+
+def _check_rivals(root: nn.Module, trace: Trace, head: Head) -> None:
+    """Refuse a second head while the logits are alike for all inputs: they prove nothing then."""
+    rows = trace.logits.flatten(0, -2)
+    if not torch.equal(rows, rows[:1].expand_as(rows)):
+        return
+    way = head.modules
+    for call in trace.calls:
+        if call.given is None or call.given.shape != trace.logits.shape:
+            continue
+        outside = not any(f"{call.name}.".startswith(f"{name}.") for name in way)
+        if outside and call.began > trace.last.ended and _has_parameters(root, call.name):
+            raise ValueError(
+                f"`head`: expected one head, found {way[-1]!r} and {call.name!r}, and logits that "
+                "are the same for every input (weights of 0?) do not tell which counts; give "
+                "`head` as a callable from a layer's output to logits"
+            )
 
 
 def _matching(x: Tensor, wanted: Tensor) -> str | None:
@@ -142,7 +168,6 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 
 def _tolerance(x: Tensor) -> float:
-    # The same operations on the same numbers, though perhaps on one sample at a time.
     return min(100 * torch.finfo(x.dtype).eps, 0.02) if x.is_floating_point() else 0.0
 
 

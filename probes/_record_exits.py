@@ -7,13 +7,13 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from probes._attach import _check_model
 from probes._attach_exits import NormLike, resolve_heads
 from probes._exit_losses import Exits
 from probes._exit_pass import rows_of, run_exits
 from probes._exit_trace import Trace, name_layers, trace
+from probes._flop_counter import FlopCounter
 from probes._token_statistics import MEASURES
 from resonance import evaluating, preserving, provenance, take, unwrap
 
@@ -84,12 +84,13 @@ def record_exits(
     ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=2**40)
     seen = trace(root, names, rows_of(inputs, 0, 1))
     places = _check_depths(depths, names) if depths is not None else seen.depths()
-    heads, way = _heads(root, seen, head, norm)
+    _check_samples_first(seen)
+    heads, way, proof = _heads(root, seen, head, norm)
     step = batch_size or max(1, min(_BATCH, _LOGITS // seen.logits[0].numel()))
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     with preserving(model), evaluating(model):
         costs = _flops(seen, heads)
-        found = run_exits(root, names, heads, inputs, targets, seen, step)
+        found = run_exits(root, names, heads, inputs, targets, seen, step, proof)
     return xr.Dataset(
         {
             "cross_entropy": (("layer", "token"), found.loss, _NAMES["cross_entropy"]),
@@ -130,26 +131,40 @@ _NAMES = {
 
 def _heads(
     root: nn.Module, seen: Trace, head: str | HeadOf | Exits, norm: NormLike
-) -> tuple[dict[str, HeadOf], str]:
-    """For each early exit, a function from its layer's output to logits; and its description."""
+) -> tuple[dict[str, HeadOf], str, HeadOf | None]:
+    """For each early exit, a function from its layer's output to logits; and its description.
+
+    The third is that of the last layer, if the early exits take the model's own way.
+    """
     if isinstance(head, Exits):
         if head.layers != seen.layers:
             raise ValueError(f"`head`: expected exits at {seen.layers}, got some at {head.layers}")
-        return {name: partial(head.logits, name, root=root) for name in head.layers[:-1]}, "trained"
+        early = head.layers[:-1]
+        return {name: partial(head.logits, name, root=root) for name in early}, "trained", None
     if head == "own":
         raise ValueError("`head`: own heads are trained; give the Exits that hold them")
     points, _ = resolve_heads(root, seen, head, norm, 0)
-    way = str(next(iter(points.values())).head)
-    return {name: partial(point.head, root) for name, point in points.items()}, way
+    way = next(iter(points.values())).head
+    proof = partial(way, root) if head == "model" and norm == "auto" else None
+    return {name: partial(point.head, root) for name, point in points.items()}, str(way), proof
 
 
 def _flops(seen: Trace, heads: dict[str, HeadOf]) -> list[list[float]]:
     body, last = [float(seen.flops[name]) for name in seen.layers], []
     for name, head in heads.items():
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounter() as counter:
             head(seen.hidden[name])
         last.append(float(counter.get_total_flops()))
     return [body, [*last, float(seen.total_flops) - body[-1]]]
+
+
+def _check_samples_first(seen: Trace) -> None:
+    for name, hidden in seen.hidden.items():
+        if len(hidden) != 1:  # the pass had one sample
+            raise ValueError(
+                f"`layers` at {name!r}: expected an output with the samples first, got shape "
+                f"{tuple(hidden.shape)} for one sample"
+            )
 
 
 def _check_depths(depths: Sequence[float], names: list[str]) -> list[float]:
