@@ -91,8 +91,8 @@ def test_values_written_beside_an_axis_do_not_overlap():
     ("found", "text"),
     [
         (comparison()[["cosine"]], "at least two metrics"),
-        (comparison(cosine=[np.nan, 1, 1]), "finite values"),
-        (comparison(cosine=[0, 0, 0]), "all zero"),
+        (comparison(cosine=[np.inf, 1, 1]), "finite values"),
+        (comparison(cosine=[0, 0, np.nan]), "all zero or NaN"),
         (comparison().isel(method=[0]), "two methods"),
         (comparison().expand_dims(layer=["a"]), "over method and seed"),
     ],
