@@ -10,6 +10,7 @@ import xarray as xr
 from torch import nn
 
 import nudging
+import probes
 
 WIDTHS = (6, 5, 4, 3)
 
@@ -148,8 +149,6 @@ def test_torchs_own_means_are_taken_over_each_sample():
 
 
 def test_a_probe_is_nudged_through_its_loss():
-    import probes
-
     model, (x, y) = nets.make(nets.ResMLP), nets.batch(16)
     probe = probes.attach(model, layers=["blocks.1", "blocks.2"], n=4, sample=x, classes=5)
     credit = nudging.auxiliary(lambda outputs, targets: probe.loss(targets))
@@ -169,3 +168,22 @@ def test_a_probe_is_nudged_through_its_loss():
             model.eval()(x)
         (by_hand,) = torch.autograd.grad(probe.loss(y) * len(x), kept)
     torch.testing.assert_close(given["blocks.2"], by_hand)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_probe_anywhere_in_the_model_is_heard(frozen):
+    # Inside a block that a replay would skip, and on blocks that may need no gradient themselves.
+    model, (x, y) = nets.make(nets.ResMLP), nets.batch(16)
+    model.requires_grad_(not frozen)
+    layers = ["blocks.0.second", "blocks.2"]
+    probe = probes.attach(model, layers=layers, n=4, sample=x, classes=5)
+    with probe.listening():
+        state = nudging.observe(model, x, y, "blocks.[23]")
+        given = nudging.auxiliary(lambda outputs, targets: probe.loss(targets))(state)
+        leaf = state.hidden["blocks.2"].clone().requires_grad_()
+        swap = model.blocks[2].register_forward_hook(lambda *_: leaf, prepend=True)
+        with swap:
+            model.eval()(x)
+        (by_hand,) = torch.autograd.grad(probe.loss(y) * len(x), leaf)
+    torch.testing.assert_close(given["blocks.2"], by_hand)
+    assert (given["blocks.3"] == 0).all()

@@ -1,0 +1,82 @@
+"""Stability over batches, and the audit."""
+
+import nudging_models as nets
+import numpy as np
+import pytest
+import torch
+from test_nudge import half_square, linear_data, linear_facts, linear_network
+
+import nudging
+
+
+def test_stability_is_the_mean_pairwise_cosine_of_batch_gradients():
+    model, (x, y) = linear_network(), linear_data(12)
+    found = nudging.stability(model, (x, y), "*", loss=half_square, n_batches=3, batch_size=4)
+    for name, (_, g) in linear_facts(model, x, y).items():
+        means = g.reshape(3, 4, -1).mean(1)
+        pairs = [
+            torch.cosine_similarity(means[i], means[j], dim=0) for i, j in [(0, 1), (0, 2), (1, 2)]
+        ]
+        np.testing.assert_allclose(found["stability"].sel(layer=name), np.mean(pairs), rtol=1e-9)
+
+
+def test_too_few_batches_have_no_stability():
+    with pytest.warns(UserWarning, match="asked for 16, data has 12"):
+        found = nudging.stability(
+            linear_network(), linear_data(12), "*", loss=half_square, n_batches=4, batch_size=4
+        )
+    assert found["stability"].isnull().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "fired"),
+    [
+        ({}, []),
+        ({"scale": 1e-3}, ["scale"]),
+        ({"reference": 1e3}, ["reference"]),
+        ({"stability": -2.0}, ["stability"]),
+        ({"frozen_accuracy": 0.55}, []),
+        ({"frozen_accuracy": 0.59}, ["depth"]),
+        ({"scale": 1e-3, "frozen_accuracy": 0.61}, ["scale", "depth"]),
+    ],
+)
+def test_each_check_fires_on_the_wrong_side_of_its_threshold(change, fired):
+    options = {"accuracy": 0.6, "frozen_accuracy": 0.3, "stability": 1.0} | change
+    found = nudging.audit(
+        nets.make(nets.ResMLP), nets.batch(80), ["embed", "blocks.*"], batch_size=10, **options
+    )
+    verdicts = dict(zip(found["check"].values, found["verdict"].values, strict=True))
+    assert [name for name, verdict in verdicts.items() if verdict == "fired"] == fired
+    assert set(verdicts.values()) <= {"fired", "passed"}
+    assert found.attrs["verdict"].startswith("accuracy and alignment need" if fired else "none")
+
+
+def test_audit_has_the_numbers_of_the_measures():
+    model, data = nets.make(nets.ResMLP), nets.batch(80)
+    blocks = ["embed", "blocks.*"]
+    found = nudging.audit(model, data, blocks, batch_size=10).set_coords("check")["value"]
+    norms = nudging.alignment(model, data, nudging.backprop, blocks, samples=None, batch_size=80)
+    h = norms["hidden_norm"].values
+    np.testing.assert_allclose(found.sel(check="scale"), (h[1:] / h[:-1]).max(), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.sel(check="reference"), norms["mean_loss_grad_norm"][-1], rtol=1e-5
+    )
+    batches = nudging.stability(model, data, blocks, batch_size=10)["stability"]
+    np.testing.assert_allclose(found.sel(check="stability"), batches.sel(layer="blocks.1"))
+
+
+def test_what_was_not_measured_has_not_passed():
+    with pytest.warns(UserWarning, match="data has 20"):
+        found = nudging.audit(
+            nets.make(nets.ResMLP), nets.batch(20), "blocks.0", batch_size=10, accuracy=0.9
+        )
+    verdicts = found["verdict"].values.tolist()
+    assert verdicts == ["not measured", "passed", "not measured", "not measured"]
+    assert found.attrs["verdict"] == "none fired; not measured: scale, stability, depth"
+
+
+def test_a_diverged_network_has_not_passed():
+    model = nets.make(nets.ResMLP)
+    model.blocks[2].second.weight.data.fill_(float("nan"))
+    found = nudging.audit(model, nets.batch(80), ["embed", "blocks.*"], batch_size=10)
+    assert found["verdict"].values.tolist()[:3] == ["not measured"] * 3
