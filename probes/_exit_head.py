@@ -14,7 +14,6 @@ from resonance import evaluating, preserving_rng
 _GLUES: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
     "first token": lambda x: x[:, 0],
-    "last token": lambda x: x[:, -1],
     "mean": lambda x: x.mean(1),
     "mean without first token": lambda x: x[:, 1:].mean(1),
     "mean without five tokens": lambda x: x[:, 5:].mean(1),
@@ -82,9 +81,7 @@ def follow(root: nn.Module, trace: Trace) -> Head:
     x = trace.hidden[trace.layers[-1]]
     later = [c for c in trace.calls if c.began > trace.last.ended]
     steps: list[tuple[str, str]] = []
-    # Logits picked from the last token are often those of the last that is no padding: of that a
-    # guessed sample shows nothing.
-    while (last := _matching(x, trace.logits)) in (None, "last token"):
+    while (last := _matching(x, trace.logits)) is None:
         for call in later:
             glue = None if call.taken is None else _matching(x, call.taken)
             if glue is not None and call.given is not None:
@@ -109,15 +106,15 @@ def follow(root: nn.Module, trace: Trace) -> Head:
     # Something done in place would have deceived the search: the whole way must give the logits.
     with evaluating(root), preserving_rng():
         proof = head(root, trace.hidden[trace.layers[-1]])
-    if not is_close(proof, trace.logits):
+    if not is_same(proof, trace.logits):
         raise ValueError(_lost(trace, steps))
     _check_rivals(root, trace, head)
     return head
 
 
-def is_close(found: Tensor, wanted: Tensor) -> bool:
-    """Whether the same operations made both, though perhaps on one sample at a time."""
-    return _error(found, wanted) <= _tolerance(wanted)
+def is_same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors come from the same operations on the same numbers."""
+    return _error(a, b) <= _tolerance(b)
 
 
 def _check_rivals(root: nn.Module, trace: Trace, head: Head) -> None:

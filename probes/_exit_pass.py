@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
-from probes._exit_head import is_close
+from probes._exit_head import is_same
 from probes._exit_targets import IGNORED, check_exit_targets
 from probes._exit_trace import Trace, logits_of
 from probes._inspect import call
@@ -47,13 +47,11 @@ def run_exits(
     targets: Tensor,
     seen: Trace,
     step: int,
-    proof: Callable[[Tensor], Tensor] | None,
 ) -> Found:
     """Run the model, `step` samples at a time, and keep a few numbers of every token.
 
     Raises:
-        ValueError: If the targets do not fit, or `proof`, the way from the last layer's output to
-            the logits, gives others than the model.
+        ValueError: If the targets do not fit.
     """
     by_token = seen.logits.dim() == 3
     cut = by_token and all(_is_by_token(head, seen.hidden[k]) for k, head in heads.items())
@@ -66,8 +64,8 @@ def run_exits(
             goals = targets[i : i + step]
             output = logits_of(call(root, rows_of(inputs, i, i + step)))
             _check(goals, output)
-            if proof is not None and not by_token:
-                _check_way(proof, states[names[-1]].after, output)
+            if not by_token and names[-1] in heads:
+                _check_way(heads[names[-1]], states[names[-1]].after, output)
             piece = _batch(states, heads, output, goals, i, cut=cut)
             size = len(piece.target)
             for field in fields(Found):
@@ -90,15 +88,6 @@ def _room(layers: int, tokens: int) -> Found:
     )
 
 
-def _check_way(proof: Callable[[Tensor], Tensor], hidden: Tensor | None, output: Tensor) -> None:
-    if hidden is None or not is_close(proof(hidden), output):
-        raise ValueError(
-            "`head`: the model's way from its last layer to its output is not the same for all "
-            "samples (does it heed padding?): give `head` as a callable from a layer's output to "
-            "logits"
-        )
-
-
 def rows_of(inputs: Any, start: int, stop: int) -> Any:
     """Some samples of inputs, however nested."""
     return tree_map(lambda leaf: leaf[start:stop], inputs)
@@ -116,13 +105,12 @@ def _batch(
     kept = targets != IGNORED
     goals, classes = targets[kept].long(), output.shape[-1]
     losses, guesses, sure = [], [], []
-    for name, state in states.items():
+    for index, (name, state) in enumerate(states.items()):
         assert state.after is not None
-        head = heads.get(name)
-        if head is None:
+        if index == len(states) - 1:
             chunks = in_chunks(output, kept, classes, _as_it_is, by_token=output.dim() == 3)
         else:
-            chunks = in_chunks(state.after, kept, classes, head, by_token=cut)
+            chunks = in_chunks(state.after, kept, classes, heads[name], by_token=cut)
         done, rows = 0, []
         for logits in chunks:
             rows.append(
@@ -170,6 +158,15 @@ def _is_by_token(head: Callable[[Tensor], Tensor], hidden: Tensor) -> bool:
         return False
     whole, alone = head(hidden)[:, -1:], head(hidden[:, -1:])
     return whole.shape == alone.shape and bool(torch.allclose(whole, alone, rtol=1e-3, atol=1e-5))
+
+
+def _check_way(head: Callable[[Tensor], Tensor], hidden: Tensor | None, output: Tensor) -> None:
+    # Pooling may look at the input: a mean over what is not padding is a plain mean without any.
+    if hidden is None or not is_same(head(hidden), output):
+        raise ValueError(
+            "`head`: the model's way from its last layer to its output is not the same for all "
+            "data (does it look at padding?); give a callable"
+        )
 
 
 def _as_it_is(x: Tensor) -> Tensor:

@@ -85,12 +85,12 @@ def record_exits(
     seen = trace(root, names, rows_of(inputs, 0, 1))
     places = _check_depths(depths, names) if depths is not None else seen.depths()
     _check_samples_first(seen)
-    heads, way, proof = _heads(root, seen, head, norm)
+    heads, way = _heads(root, seen, head, norm)
     step = batch_size or max(1, min(_BATCH, _LOGITS // seen.logits[0].numel()))
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     with preserving(model), evaluating(model):
         costs = _flops(seen, heads)
-        found = run_exits(root, names, heads, inputs, targets, seen, step, proof)
+        found = run_exits(root, names, heads, inputs, targets, seen, step)
     return xr.Dataset(
         {
             "cross_entropy": (("layer", "token"), found.loss, _NAMES["cross_entropy"]),
@@ -131,29 +131,30 @@ _NAMES = {
 
 def _heads(
     root: nn.Module, seen: Trace, head: str | HeadOf | Exits, norm: NormLike
-) -> tuple[dict[str, HeadOf], str, HeadOf | None]:
-    """For each early exit, a function from its layer's output to logits; and its description.
+) -> tuple[dict[str, HeadOf], str]:
+    """For each exit, a function from its layer's output to logits; and its description.
 
-    The third is that of the last layer, if the early exits take the model's own way.
+    The last layer has one where it is known to give the model's own output.
     """
     if isinstance(head, Exits):
         if head.layers != seen.layers:
             raise ValueError(f"`head`: expected exits at {seen.layers}, got some at {head.layers}")
-        early = head.layers[:-1]
-        return {name: partial(head.logits, name, root=root) for name in early}, "trained", None
+        return {name: partial(head.logits, name, root=root) for name in head.layers[:-1]}, "trained"
     if head == "own":
         raise ValueError("`head`: own heads are trained; give the Exits that hold them")
     points, _ = resolve_heads(root, seen, head, norm, 0)
     way = next(iter(points.values())).head
-    proof = partial(way, root) if head == "model" and norm == "auto" else None
-    return {name: partial(point.head, root) for name, point in points.items()}, str(way), proof
+    heads: dict[str, HeadOf] = {k: partial(point.head, root) for k, point in points.items()}
+    if head == "model" and norm == "auto":
+        heads[seen.layers[-1]] = partial(way, root)
+    return heads, str(way)
 
 
 def _flops(seen: Trace, heads: dict[str, HeadOf]) -> list[list[float]]:
     body, last = [float(seen.flops[name]) for name in seen.layers], []
-    for name, head in heads.items():
+    for name in seen.layers[:-1]:
         with FlopCounter() as counter:
-            head(seen.hidden[name])
+            heads[name](seen.hidden[name])
         last.append(float(counter.get_total_flops()))
     return [body, [*last, float(seen.total_flops) - body[-1]]]
 

@@ -142,7 +142,7 @@ def _join(batches: Iterable[Batch], samples: int | None) -> Batch:
         return _rows(pieces[0], 0, samples)
     try:
         whole = tree_map(lambda *leaves: torch.cat(leaves), *pieces)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             "`data`: expected batches that can be joined, with samples of one shape (pad texts of "
             f"unequal length, their targets with -100): {error}"

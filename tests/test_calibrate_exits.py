@@ -137,6 +137,18 @@ def test_an_infinite_loss_proves_nothing():
     assert math.isnan(float(row["p_value"]))
 
 
+def test_testing_stops_at_the_first_failure():
+    # The surest tenth loses by leaving, all others gain: lower thresholds would look fine.
+    sure = np.stack([np.linspace(0, 1, 1000), np.ones(1000)])
+    loss = np.stack([np.where(sure[0] > 0.9, 2.0, 0.5), np.ones(1000)])
+    guess = np.zeros((2, 1000), dtype=int)
+    record = make_record(sure, loss, guess, guess[0], np.arange(1000))
+    assert float(chosen(record, exit_rate=1.0)["increase"]) < 0
+    row = chosen(record, increase=0.001)
+    assert float(row["tau"]) == 1.01
+    assert float(row["exit_rate"]) == 0
+
+
 def test_few_samples_prove_nothing_and_nobody_leaves():
     row = chosen(uniform_confidence(np.random.default_rng(0), 10), agreement=0.99)
     assert float(row["tau"]) == 1.01
