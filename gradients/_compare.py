@@ -1,4 +1,5 @@
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import xarray as xr
@@ -8,7 +9,7 @@ from gradients._dataset import make_dataset
 from gradients._parameter_recorder import ParameterRecorder
 from gradients._processes import find_group, mean_over
 from gradients._row import Row, make_row
-from gradients._settings import check_losses, check_names
+from gradients._settings import check_losses, check_model, check_names
 from gradients._shard_recorder import is_sharded
 from resonance import preserving, provenance
 
@@ -16,7 +17,11 @@ Losses = Mapping[str, Tensor] | Sequence[Tensor]
 
 
 def compare(
-    model: nn.Module, losses: Losses | Callable[[], Losses], *, seed: int = 0
+    model: nn.Module,
+    losses: Losses | Callable[[], Losses],
+    *,
+    seed: int = 0,
+    group: Any = "auto",
 ) -> xr.Dataset:
     """Compare the gradients of several losses once, at the model's present parameters.
 
@@ -26,12 +31,13 @@ def compare(
             is kept, so that they can still be backpropagated. Or a callable that makes them,
             after which buffers and random states are put back too.
         seed: Of the random numbers that the callable draws, such as dropout.
+        group: As for `Trace`.
 
     Returns:
         Dataset as of `Trace`, for two or for more losses, without `step`.
 
     Raises:
-        ValueError: If the losses are not scalars, or cannot be told apart.
+        ValueError: If the losses are not scalars, or none depends on the model.
 
     Example:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -40,10 +46,11 @@ def compare(
         >>> found["cosine_total"].round(4).item()
         0.7071
     """
+    check_model(model)
     if is_sharded(model):
         raise ValueError("`model`: expected a module that is not sharded; use `Trace`")
     recorder = ParameterRecorder(model, separate=True)
-    recorder.group = find_group(model, "auto")
+    recorder.group = find_group(model, group)
     if callable(losses):
         with preserving(model):
             torch.manual_seed(seed)
@@ -59,6 +66,9 @@ def measure_once(recorder: ParameterRecorder, losses: Losses) -> tuple[tuple[str
     """Differentiate each loss by itself: the names of the losses, and what was found."""
     if isinstance(losses, Mapping):
         parts, given = list(losses.values()), check_names(list(losses))
+    elif isinstance(losses, Tensor) or not isinstance(losses, Sequence):
+        kind = type(losses).__name__
+        raise TypeError(f"`losses`: expected scalars by name or in order, got {kind}")
     else:
         parts, given = list(losses), None
     names = check_losses(parts, given)

@@ -52,7 +52,8 @@ def make_dataset(
         names = np.array(objectives, dtype=object)
         coords["objective"] = ("objective", names, {"long_name": "loss term"})
         coords["other_objective"] = ("other_objective", names, {"long_name": "other loss term"})
-    return with_cosines(xr.Dataset(variables, coords, dict(attrs)))
+    named = {**attrs, "objectives": ", ".join(objectives)}
+    return with_cosines(xr.Dataset(variables, coords, named))
 
 
 def _two(dot: Array, norm: Array, loss: Array) -> dict[str, Any]:

@@ -47,6 +47,11 @@ class FeatureRecorder:
             hook = _Hook(self, module, index)
             self.hooks.enter_context(module.register_forward_hook(hook))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy keeps what was recorded, but hears nothing: the hooks are this one's.
+        closed = {"sampled": bool, "hooks": ExitStack(), "_handles": ExitStack(), "_edges": []}
+        return vars(self) | closed
+
     def reset(self) -> None:
         """Forget an update that was not finished."""
         self.disarm()
@@ -134,8 +139,9 @@ class FeatureRecorder:
         if missing:
             raise ValueError(
                 f"`layers`: the main loss was not seen to come through {', '.join(missing)} in "
-                "this forward pass. Inside a compiled model layers are invisible: use "
-                "level='parameter', or the stance torch.compiler.set_stance('force_eager')"
+                "this forward pass; nor is anything after `close`, or by a copy of the trace. "
+                "Inside a compiled model layers are invisible: use level='parameter', or "
+                "torch.compiler.set_stance('force_eager')"
             )
 
     def _check_apart(self, step: Step, nodes: set[Any], layer: str) -> None:

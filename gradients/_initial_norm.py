@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from gradients._inner_products import added, inner_products
 from gradients._parameters import parameters_by_layer, sizes_of
+from gradients._settings import check_model
 from resonance import preserving, provenance, take
 
 
@@ -49,7 +50,8 @@ def initial_norm(
         the two; `reduction`: its effect in percent; `loss`.
 
     Raises:
-        ValueError: If `branches` is neither a module nor a number of weights.
+        ValueError: If `branches` is neither a module nor a number of weights, the loss is no scalar
+            that depends on the model, or the model is frozen.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -58,17 +60,20 @@ def initial_norm(
         >>> found["norm_everything"].item(), found["rms_everything"].item()  # 2 and 2 / sqrt(1 + 3)
         (2.0, 1.0)
     """
+    check_model(model)
     others = list(branches.parameters()) if isinstance(branches, nn.Module) else []
     n_branches = _count(branches, others)
     parameters, layers, owners = parameters_by_layer(model)
     batches = take(data, samples, seed, model=model, batch_size=batch_size)
     n_samples = sum(len(tree_leaves(targets)[0]) for _, targets in batches)
     inputs = [p for p in [*parameters, *others] if p.requires_grad]
+    if not inputs:
+        raise ValueError("`model`: expected parameters that require gradients, got none")
     loss, sums = 0.0, dict.fromkeys(inputs)
     with preserving(model):
         torch.manual_seed(seed)
         for x, y in batches:
-            value = loss_fn(model(x), y) * (len(tree_leaves(y)[0]) / n_samples)
+            value = _scalar(loss_fn(model(x), y)) * (len(tree_leaves(y)[0]) / n_samples)
             loss += value.item()
             found = torch.autograd.grad(value, inputs, allow_unused=True)
             sums = {p: added(sums[p], g) for p, g in zip(inputs, found, strict=True)}
@@ -107,3 +112,10 @@ def _count(branches: nn.Module | int | None, parameters: list[nn.Parameter]) -> 
             f"`branches`: expected a module, a number of weights or None, got {branches!r}"
         )
     return branches
+
+
+def _scalar(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"`loss_fn`: expected one number that depends on the model, got {got}")
+    return value.reshape(())

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tqdm import tqdm
 from gradients._compare import Losses, measure_once
 from gradients._dataset import make_dataset
 from gradients._parameter_recorder import ParameterRecorder
+from gradients._settings import check_model
 from gradients._shard_recorder import is_sharded
 from resonance import preserving, provenance, take
 
@@ -61,6 +63,7 @@ def noise(
         >>> found["variance_total"].round(4).item()
         0.0245
     """
+    check_model(model)
     _check(resamples, confidence)
     if is_sharded(model):
         raise ValueError("`model`: expected a module that is not sharded; use `Trace`")
@@ -117,5 +120,5 @@ def _variance(values: NDArray[np.float64], axis: int) -> Any:
 def _check(resamples: int, confidence: float) -> None:
     if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:
         raise ValueError(f"`resamples`: expected a whole number of at least 1, got {resamples!r}")
-    if not 0 < confidence < 1:
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise ValueError(f"`confidence`: expected a number between 0 and 1, got {confidence!r}")

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from gradients._graph import reached_leaves, undisturbed
 from gradients._inner_products import added, inner_products
 from gradients._measurement import Measurement
-from gradients._parameters import parameters_by_layer, sizes_of
+from gradients._parameters import parameters_by_layer, same_places, sizes_of
 from gradients._processes import mean_over, union_over
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -34,6 +34,7 @@ class ParameterRecorder:
         self.parameters, self.layers, self.owners = parameters_by_layer(model)
         self.sizes: list[int] | None = sizes_of(self.parameters, self.owners)
         self._handles: list[RemovableHandle] = []
+        self._met = False
         self.reset()
 
     def reset(self) -> None:
@@ -47,6 +48,7 @@ class ParameterRecorder:
     def arm(self, losses: Sequence[Tensor], factor: Tensor, *, whole_update: bool) -> None:
         """Differentiate the single losses, and get ready to read the backward pass of their sum."""
         self.disarm()
+        self.parameters = same_places(self.model, self.parameters, self.layers, self.owners)
         wanted = [i for i, p in enumerate(self.parameters) if p.requires_grad]
         # A difference of half-precision gradients has lost the digits that matter.
         half = any(self.parameters[i].dtype in _HALF for i in wanted)
@@ -61,6 +63,7 @@ class ParameterRecorder:
                 for i, gradient in zip(wanted, found, strict=True):
                     rows[i][column] = gradient
                     reached[i, column] = gradient is not None
+        self._check_met(reached, wanted)
         self._reached = reached if self._reached is None else self._reached | reached
         self._compiled |= compiled
         self._first_is_sum = not separate
@@ -101,6 +104,15 @@ class ParameterRecorder:
         result = Measurement(torch.stack(products), self._reached, self._compiled)
         self.reset()
         return result
+
+    def _check_met(self, reached: NDArray[np.bool_], wanted: list[int]) -> None:
+        # Once is enough: a model may well sit out some later steps.
+        self._met |= bool(reached.any())
+        if wanted and not self._met:
+            raise ValueError(
+                "losses: none depends on a parameter of `model`; expected losses of this very "
+                "model, not of a copy, and made with gradients enabled"
+            )
 
     def _multiply(self, index: int, row: Row, first: Tensor | None) -> None:
         assert self._reached is not None

@@ -1,3 +1,4 @@
+import torch
 from torch import Tensor, nn
 
 from resonance import find_layers, unwrap
@@ -36,3 +37,31 @@ def sizes_of(parameters: list[Tensor], owners: list[int]) -> list[int]:
     for parameter, owner in zip(parameters, owners, strict=True):
         sizes[owner] += parameter.numel()
     return sizes
+
+
+def same_places(
+    model: nn.Module, parameters: list[Tensor], layers: list[str], owners: list[int]
+) -> list[Tensor]:
+    """List the parameters that a model has now where it had `parameters`.
+
+    Raises:
+        ValueError: If there are more or fewer, or of other shapes.
+    """
+    present = list(model.parameters())
+    if {id(p) for p in present} == {id(p) for p in parameters}:
+        return parameters
+    new, new_layers, new_owners = parameters_by_layer(model)
+    before = [(layers[i], p.shape) for i, p in zip(owners, parameters, strict=True)]
+    now = [(new_layers[i], p.shape) for i, p in zip(new_owners, new, strict=True)]
+    if now != before:
+        odd = [layer for layer, _ in (*before, *now) if not _alike(layer, before, now)]
+        raise ValueError(
+            "`model`: expected the parameters that it had when the trace was made, got others in "
+            f"{', '.join(dict.fromkeys(odd))}; make a new trace"
+        )
+    return new
+
+
+def _alike(layer: str, *states: list[tuple[str, torch.Size]]) -> bool:
+    one, other = ([shape for name, shape in state if name == layer] for state in states)
+    return one == other

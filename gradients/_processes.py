@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradients._settings import check_group
+
 
 def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
     """Settle over which processes gradients are averaged; None for this process alone.
@@ -12,10 +14,9 @@ def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
     Raises:
         ValueError: If several processes run and nothing says whether they share the model.
     """
-    if group != "auto":
-        if group is None or isinstance(group, dist.ProcessGroup):
-            return group
-        raise TypeError(f"`group`: expected 'auto', None or a ProcessGroup, got {group!r}")
+    check_group(group)
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return group
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     for module in model.modules():

@@ -28,7 +28,7 @@ def regroup(
         `grad_norm`, the losses) stays; `conflict_fraction` is the share of groups.
 
     Raises:
-        ValueError: If a pattern matches nothing.
+        ValueError: If a pattern matches nothing, or there are no groups or no layers.
 
     Example:
         >>> trace = xr.Dataset(
@@ -43,6 +43,10 @@ def regroup(
         array([-0.6])
     """
     named = groups if isinstance(groups, Mapping) else _by_pattern(groups)
+    if not named:
+        raise ValueError(f"`groups`: expected at least one, got {groups!r}")
+    if "layer" not in trace.dims:
+        raise ValueError(f"`trace`: expected a dimension `layer`, got {dict(trace.sizes)}")
     layers = [str(name) for name in trace["layer"].values]
     spellings = {name: _with_ancestors(name) for name in layers}
     members = [

@@ -41,10 +41,11 @@ def make_row(
     np.add.at(dot, owners, np.where(both, matrices, 0.0))
     np.add.at(square, owners, np.where(both, diagonal[:, :, None], 0.0))
     known = shared if finite else np.zeros_like(shared)
+    read = finite and bool(measured.reached.any())
     return Row(
         step,
         numbers[:count],
         np.where(known, dot, np.nan),
         np.where(known, square, np.nan),
-        float(np.sqrt(max(matrices.sum(), 0.0))) if finite else float("nan"),
+        float(np.sqrt(max(matrices.sum(), 0.0))) if read else float("nan"),
     )

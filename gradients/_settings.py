@@ -1,10 +1,22 @@
 from collections.abc import Sequence
 
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
 
-def check_settings(every: int, level: str, layers: str | Sequence[str] | None) -> None:
-    """Raise a ValueError if the settings of a trace do not fit."""
+def check_settings(
+    model: nn.Module,
+    every: int,
+    level: str,
+    layers: str | Sequence[str] | None,
+    scaler: object,
+    group: object,
+) -> None:
+    """Raise a TypeError or ValueError if the settings of a trace do not fit."""
+    check_model(model)
+    check_group(group)
+    if scaler is not None and not callable(getattr(scaler, "scale", None)):
+        raise TypeError(f"`scaler`: expected a GradScaler or None, got {type(scaler).__name__}")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"`every`: expected a whole number of at least 1, got {every!r}")
     if level not in ("parameter", "activation"):
@@ -12,6 +24,18 @@ def check_settings(every: int, level: str, layers: str | Sequence[str] | None) -
     if (layers is None) != (level == "parameter"):
         wanted = "names of layers" if layers is None else "None; `regroup` chooses afterwards"
         raise ValueError(f"`layers`: expected {wanted} with level={level!r}, got {layers!r}")
+
+
+def check_model(model: object) -> None:
+    """Raise a TypeError unless it is a module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model`: expected an nn.Module, got {type(model).__name__}")
+
+
+def check_group(group: object) -> None:
+    """Raise a TypeError unless it says over which processes to average."""
+    if group is not None and group != "auto" and not isinstance(group, dist.ProcessGroup):
+        raise TypeError(f"`group`: expected 'auto', None or a ProcessGroup, got {group!r}")
 
 
 def check_losses(losses: Sequence[Tensor], names: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -30,7 +54,8 @@ def check_losses(losses: Sequence[Tensor], names: tuple[str, ...] | None) -> tup
 def check_names(objectives: Sequence[str]) -> tuple[str, ...]:
     """Raise a ValueError unless the names of the losses differ."""
     names = tuple(objectives)
-    if isinstance(objectives, str) or not names or len(set(names)) < len(names):
+    text = all(isinstance(name, str) for name in names) and not isinstance(objectives, str)
+    if not text or not names or len(set(names)) < len(names):
         raise ValueError(f"`objectives`: expected different names, got {objectives!r}")
     return names
 

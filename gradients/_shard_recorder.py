@@ -43,6 +43,11 @@ class ShardRecorder:
                 "(`set_requires_gradient_sync(False)`) cannot be told apart by loss; leave the "
                 "synchronisation on where the trace samples"
             )
+        if len(list(self.model.parameters())) != len(self.parameters):
+            raise ValueError(
+                f"`model`: expected the {len(self.parameters)} parameters that it had when the "
+                f"trace was made, got {len(list(self.model.parameters()))}; make a new trace"
+            )
         columns = [self._gradient(loss, factor) for loss in losses[1:]]
         for sums, *found in zip(self._sums, *columns, strict=True):
             if not sums:

@@ -1,3 +1,5 @@
+from numbers import Real
+
 import xarray as xr
 
 _KEPT = ("toolkit_version", "torch_version", "model", "n_parameters")
@@ -25,7 +27,7 @@ def summarise(
         dimensions are left. The rule is in the attributes.
 
     Raises:
-        ValueError: If the trace has no such variable, or no step.
+        ValueError: If the trace has no such variable, or no step, or a setting is out of range.
 
     Example:
         >>> values = ("step", [0.1, -0.1, 0.3, 0.5])
@@ -39,6 +41,9 @@ def summarise(
             f"`trace`: expected {variable!r} over at least one `step`, got "
             f"{', '.join(map(str, trace.data_vars)) or 'nothing'} with sizes {dict(trace.sizes)}"
         )
+    for name, number in (("margin", margin), ("share", share)):
+        if not isinstance(number, Real) or not 0 <= number <= 1:
+            raise ValueError(f"`{name}`: expected a number from 0 to 1, got {number!r}")
     cosine = trace[variable]
     known = cosine.notnull()
     n_steps = known.sum("step")

@@ -13,9 +13,9 @@ from gradients._feature_recorder import FeatureRecorder
 from gradients._graph import allow_second_pass
 from gradients._journal import Journal
 from gradients._make_recorder import make_recorder, settle_group
-from gradients._processes import mean_over
 from gradients._settings import check_losses, check_names, check_settings, default_names
 from gradients._shard_recorder import ShardRecorder
+from gradients._update import Update
 from resonance import provenance
 
 Level = Literal["parameter", "activation"]
@@ -29,7 +29,7 @@ class Trace:
     auxiliary loss costs one more backward pass, from the deepest layer that it is attached to
     down: `1 + 2 f / 3` training steps, if that is at the fraction f of the depth.
 
-    Backward hooks of the user's own on modules or activations see that pass too.
+    Backward hooks of the user's own see that pass too (one that clips, clips each by itself).
 
     With `level="activation"` the gradients are those at the outputs of `layers`, the attachment
     points, at next to no cost: "auxiliary" is what enters there through the layer's own branches,
@@ -40,6 +40,7 @@ class Trace:
             Compile it before the trace is made, and call it after: until the trace is closed or
             collected, torch compiles without donated buffers (`torch._functorch.config`), in the
             whole process, since it can run a compiled backward pass only once otherwise.
+            A parameter that is replaced is followed; others than at first are refused.
         every: Sample every so many optimizer updates; the others cost nothing.
         level: Gradients with respect to "parameter" or "activation".
         layers: Names or patterns of layers, for the activation level.
@@ -48,8 +49,9 @@ class Trace:
         scaler: A `torch.amp.GradScaler`: `backward` scales by it, and what is recorded is unscaled.
         separate: Differentiate the first loss by itself too, at the cost of one more pass,
             instead of taking the others away from the total. By default only where parameters
-            are in half precision. Worth it under autocast if the auxiliary gradient is more than
-            some 30 times larger than the main one, since rounding is in proportion to the larger.
+            are in half precision. Worth it if the auxiliary gradient is far larger than the main
+            one, since rounding is in proportion to the larger: 30 times under autocast, 100000
+            times in float32 (where it puts the cosine off by a few tenths of a per cent).
         group: Processes to average gradients over: "auto" for those of the wrapper, a
             `ProcessGroup`, or None for this process alone.
 
@@ -82,7 +84,7 @@ class Trace:
         separate: bool | None = None,
         group: Any = "auto",
     ) -> None:
-        check_settings(every, level, layers)
+        check_settings(model, every, level, layers, scaler, group)
         self.model, self.every, self.level, self.scaler = model, every, level, scaler
         self.objectives = None if objectives is None else check_names(objectives)
         self.step = 0
@@ -92,8 +94,7 @@ class Trace:
         if isinstance(self._recorder, FeatureRecorder):
             weakref.finalize(self, self._recorder.hooks.close)
         self._journal = Journal(self._recorder.owners, len(self._recorder.layers))
-        self._losses: Tensor | None = None
-        self._scale = torch.ones((), dtype=torch.float64)
+        self._update = Update(self._recorder, self._journal)
         self._release = weakref.finalize(self, allow_second_pass(model))
 
     def backward(self, *losses: Tensor, update: bool = True) -> None:
@@ -106,20 +107,24 @@ class Trace:
                 all micro-batches but the last: their gradients are added up before they are
                 compared, as the optimizer sees them.
 
+        If it raises amid the micro-batches of an update, that update is not recorded.
+
         Raises:
-            ValueError: If the losses are not scalars, not as many as before, or not separable.
+            ValueError: If the losses are not scalars, not as many as before, or not separable, or
+                do not depend on the model.
         """
         self.objectives = check_losses(losses, self.objectives)
         total = reduce(add, losses)
+        scaled = total if self.scaler is None else self.scaler.scale(total)
         try:
             if self._sampled():
                 one = torch.ones_like(total.detach())
                 seed = one if self.scaler is None else self.scaler.scale(one)
-                self._arm(losses, seed, whole_update=update)
-            (total if self.scaler is None else self.scaler.scale(total)).backward()
-            self._recorder.disarm()
+                self._begin(losses, seed, whole_update=update)
+            scaled.backward()
+            self._update.end()
         except BaseException:
-            self._forget()
+            self._update.fail(alone=update)
             raise
         if update:
             self.advance()
@@ -138,21 +143,14 @@ class Trace:
             raise ValueError("`model`: a `fully_shard` model needs `backward` instead of `join`")
         total = reduce(add, losses)
         if self._sampled() and total.requires_grad:
-            total.register_hook(lambda seed: self._arm(losses, seed, whole_update=False))
+            total.register_hook(lambda seed: self._begin_joined(losses, seed))
         if isinstance(self._recorder, FeatureRecorder):
             self._recorder.pause()
         return total
 
     def advance(self) -> None:
         """Close the record of an update: all its backward passes have been made."""
-        if self._losses is not None:
-            try:
-                measured = self._recorder.measure()
-                if self._recorder.group is not None:
-                    (self._losses,) = mean_over(self._recorder.group, [self._losses])
-                self._journal.add(self.step, self._losses, self._scale, measured)
-            finally:
-                self._forget()
+        self._update.enter(self.step)
         self.step += 1
 
     def to_dataset(self) -> xr.Dataset:
@@ -169,20 +167,13 @@ class Trace:
             parameters that the other reaches too, and `loss (step, objective)`. Inner products
             and squared norms add up over layers: see `regroup`.
         """
-        settings = {"every": self.every, "level": self.level}
-        return make_dataset(
-            self._journal.rows(),
-            self._recorder.layers,
-            self._recorder.sizes,
-            self.objectives or default_names(2),
-            provenance("gradients.Trace", self.model, **settings),
-        )
+        names = self.objectives or default_names(2)
+        attrs = provenance("gradients.Trace", self.model, every=self.every, level=self.level)
+        recorder = self._recorder
+        return make_dataset(self._journal.rows(), recorder.layers, recorder.sizes, names, attrs)
 
     def close(self) -> None:
-        """Take the hooks of the activation level off the model; what was recorded stays.
-
-        Also gives back the setting that the trace of a compiled model needs (see the class).
-        """
+        """Give back hooks of the activation level, and the setting for compiled models."""
         self._recorder.close()
         self._release()
 
@@ -195,16 +186,12 @@ class Trace:
     def _sampled(self) -> bool:
         return self.step % self.every == 0
 
-    def _arm(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
+    def _begin(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
         # Not before the first backward pass: processes are often started after the trace is made.
         settle_group(self._recorder, self.model, self.group)
-        self._recorder.arm(losses, seed, whole_update=whole_update)
-        values = torch.stack([loss.detach().double().reshape(()) for loss in losses])
-        one = torch.ones((), device=values.device)
-        self._scale = (one if self.scaler is None else self.scaler.scale(one)).double()
-        weighted = values * (seed.double().reshape(()) / self._scale)
-        self._losses = weighted if self._losses is None else self._losses + weighted
+        self._update.begin(losses, seed, self.scaler, whole_update=whole_update)
 
-    def _forget(self) -> None:
-        self._recorder.reset()
-        self._losses = None
+    def _begin_joined(self, losses: Sequence[Tensor], seed: Tensor) -> None:
+        self._begin(losses, seed, whole_update=False)
+        # Called at the end of this very backward pass, and not if it raises.
+        torch.autograd.Variable._execution_engine.queue_callback(self._update.end)

@@ -59,6 +59,29 @@ def test_statistics_are_means_along_the_steps(trace):
     assert len(ax.get_lines()) == 2
 
 
+def test_the_legend_names_the_curves_once_for_all_panels(trace):
+    trainings = xr.Variable("training", ["plain", "asymmetric"], {"long_name": "kind of training"})
+    both = xr.concat([trace, 2 * trace], dim=trainings)
+    axes = attention.plot_statistics(both, hue="training")
+    (legend,) = axes.flat[0].figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["plain", "asymmetric"]
+    assert legend.get_title().get_text() == "kind of training"
+    assert all(ax.get_legend() is None for ax in axes.flat)
+    for handle, line, factor in zip(
+        legend.get_lines(), axes.flat[2].get_lines(), (1, 2), strict=True
+    ):
+        assert handle.get_color() == line.get_color()
+        expected = factor * trace["peak"].mean(["sample", "layer", "head"])
+        np.testing.assert_allclose(line.get_ydata(), expected)
+
+    own = plt.subplots(1, 4, squeeze=False)[1]  # where it may stand outside is not ours to say
+    attention.plot_statistics(both, hue="training", axes=own)
+    assert not own[0, 0].figure.legends
+    names = [text.get_text() for text in own[0, 0].get_legend().get_texts()]
+    assert names == ["plain", "asymmetric"]
+    assert own[0, 1].get_legend() is None
+
+
 def test_what_cannot_be_drawn_is_named(trace):
     with pytest.raises(ValueError, match="`maps`: expected `weight` without `query`"):
         attention.plot_maps(trace.drop_vars("weight"))
@@ -70,5 +93,9 @@ def test_what_cannot_be_drawn_is_named(trace):
         attention.plot_maps(trace, axes=one)
     with pytest.raises(ValueError, match=r"`names`: expected some of .*; got 'height'"):
         attention.plot_statistics(trace, names=["height"])
+    with pytest.raises(ValueError, match="`names`: expected at least one, got none"):
+        attention.plot_statistics(trace, names=[])
+    with pytest.raises(ValueError, match="`axes`: expected 4, got 1"):
+        attention.plot_statistics(trace, axes=one)
     with pytest.raises(ValueError, match="`x` and `hue`: expected dimensions of 'entropy'"):
         attention.plot_statistics(trace, hue="training")

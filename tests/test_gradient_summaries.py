@@ -29,6 +29,11 @@ def test_compare_equals_autograd_and_leaves_the_losses_usable():
         np.testing.assert_allclose(found[name], value, rtol=1e-10)
     with pytest.raises(ValueError, match="'bce': expected a scalar tensor"):
         gradients.compare(model, {"ce": losses[0], "bce": torch.zeros(3)})
+    with pytest.raises(TypeError, match="`losses`: expected scalars by name or in order"):
+        gradients.compare(model, losses[0])
+    main, auxiliary = two_losses(model, *batch)
+    named = gradients.compare(model, {"ce": main, "bce": auxiliary})
+    assert named.attrs["objectives"] == "ce, bce"
 
 
 def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
@@ -63,6 +68,11 @@ def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
     np.testing.assert_allclose(same["reduction"], found["reduction"])
     with pytest.raises(ValueError, match="`branches`: expected a module"):
         gradients.initial_norm(model, (x, y), -1, samples=None)
+    each = nn.CrossEntropyLoss(reduction="none")
+    with pytest.raises(ValueError, match=r"`loss_fn`: expected one number .* got \(23,\)"):
+        gradients.initial_norm(model, (x, y), loss_fn=each, samples=None)
+    with pytest.raises(ValueError, match="`model`: expected parameters that require gradients"):
+        gradients.initial_norm(model.requires_grad_(False), (x, y), samples=None)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +108,9 @@ def test_summarise_by_layer_and_of_nothing():
     assert found["verdict"].values.tolist() == ["synergy", "conflict"]
     with pytest.raises(ValueError, match="`trace`: expected 'cosine_total' over at least one"):
         gradients.summarise(trace)
+    for setting in ({"margin": -1}, {"share": 3}, {"share": "most"}):
+        with pytest.raises(ValueError, match="expected a number from 0 to 1"):
+            gradients.summarise(trace, "cosine", **setting)
 
 
 def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():

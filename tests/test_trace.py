@@ -122,6 +122,13 @@ def test_regrouping_is_exact():
     assert found["n_parameters"].sel(layer="stem") == 56
     with pytest.raises(ValueError, match="`groups`: nothing is called 'steam'"):
         regroup(trace.to_dataset(), "steam")
+    with pytest.raises(ValueError, match="`groups`: expected at least one"):
+        regroup(trace.to_dataset(), {})
+    with pytest.raises(ValueError, match="`trace`: expected a dimension `layer`"):
+        regroup(trace.to_dataset().drop_dims("layer"), "stem")
+    overlapping = regroup(trace.to_dataset(), ["stem.*", "stem.1", "**"]).isel(step=0)
+    np.testing.assert_allclose(overlapping["cosine"][0], found["cosine"].sel(layer="stem"))
+    np.testing.assert_allclose(overlapping["cosine"][2], found["cosine_total"])
 
 
 def test_accumulated_micro_batches_are_compared_as_one_gradient():

@@ -133,11 +133,16 @@ def test_a_loss_without_a_graph_is_unreached():
         ({"level": "activation"}, "`layers`: expected names of layers with level='activation'"),
         ({"layers": ["stem"]}, "`layers`: expected None"),
         ({"objectives": ["a", "a"]}, "`objectives`: expected different names"),
+        ({"objectives": [1, 2]}, "`objectives`: expected different names"),
+        ({"scaler": 1024.0}, "`scaler`: expected a GradScaler or None, got float"),
+        ({"group": 3}, "`group`: expected 'auto', None or a ProcessGroup, got 3"),
+        ({"model": len}, "`model`: expected an nn.Module, got builtin_function_or_method"),
+        ({"model": nn.ReLU()}, "`model`: expected a module with parameters, got ReLU"),
     ],
 )
 def test_bad_settings_are_named(settings, text):
-    with pytest.raises(ValueError, match=text):
-        Trace(make_network(), **settings)
+    with pytest.raises((TypeError, ValueError), match=text):
+        Trace(**{"model": make_network()} | settings)
 
 
 def test_bad_losses_are_named():
