@@ -62,7 +62,7 @@ def resnet() -> nn.Module:
 CASES: dict[str, tuple[Callable[[], nn.Module], Any, int]] = {
     "ResMLP, 8 blocks of width 256": (resmlp, [str(i) for i in range(2, 10)], 1024),
     "timm ViT-Ti, 12 blocks": (vit, "blocks.*", 64),
-    "torchvision ResNet-18, 8 blocks": (resnet, "layer[1-4].*", 128),
+    "torchvision ResNet-18, 8 blocks": (resnet, "layer[1-4].*", 512),
 }
 
 
