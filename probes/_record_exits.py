@@ -38,8 +38,9 @@ def record_exits(
 ) -> xr.Dataset:
     """Run a model once over data and keep, for every token and exit, what routing needs to know.
 
-    Logits are never kept beyond a chunk of tokens: what stays is about 100 bytes per token and
-    exit. The last layer's numbers come from the model's own output, the others' from the head.
+    Logits are never kept beyond a batch of the model's own: what stays is about 65 bytes per token
+    and exit. The data themselves are held in memory. The last layer's numbers come from the model's
+    own output, the others' from the head.
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
