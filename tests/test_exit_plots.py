@@ -72,6 +72,9 @@ def test_tradeoff_tells_a_further_dimension_by_colour():
     assert (
         drawn["margin: routed by confidence"].get_color() != drawn["entropy: at random"].get_color()
     )
+    legend = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert legend[:2] == ["max softmax: routed by confidence", "margin: routed by confidence"]
+    assert legend[5:] == ["at random", "fixed depth", "oracle"]  # once for all colours
     with pytest.raises(ValueError, match="`hue`: expected one dimension"):
         probes.plot_tradeoff(routes().expand_dims(variant=["a", "b"]))
     for settings, words in (
