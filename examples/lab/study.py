@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -104,7 +105,7 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, scale: str) -> list[Row]:
         label = ", ".join(f"{_named(name, value)}" for name, value in cell.labels.items())
         change = round(cell.published[1] - cell.published[0], 4)
         detached = not cell.asymmetric.connected  # no loss, no effect: with no training needed
-        free = {"budget_free": True, "tolerance": 1.0} if detached else {}
+        free: dict[str, Any] = {"budget_free": True, "tolerance": 1.0} if detached else {}
         found = compare(label, change, float(here["change"]), scale=scale, note=note, **free)
         rows.append(found)
     return rows
