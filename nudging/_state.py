@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from nudging._loss import Loss, losses_of
 from nudging._replay import Recorder, Replayer, Through, copied, intercepting
+from nudging._uncheckpointed import uncheckpointed
 from resonance import device_of, evaluating, preserving_rng
 
 Replace = Callable[[Tensor], Tensor | None]
@@ -109,7 +110,8 @@ class State:
                 "expected a loss that is one number and depends on the blocks, got "
                 f"{'none that needs a gradient' if not value.dim() else tuple(value.shape)}"
             )
-        found = torch.autograd.grad(value, [points[n] for n in self.blocks], allow_unused=True)
+        with evaluating(self.model):  # where activations were dropped, the model runs again
+            found = torch.autograd.grad(value, [points[n] for n in self.blocks], allow_unused=True)
         return {
             name: torch.zeros_like(points[name]) if grad is None else grad
             for name, grad in zip(self.blocks, found, strict=True)
@@ -151,6 +153,7 @@ def run(
     """
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
+        stack.enter_context(uncheckpointed(model))
         stack.enter_context(preserving_rng([device_of(model)]))
         if any(_is_compiled(module) for module in model.modules()):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -163,9 +166,10 @@ def run(
         named = inputs if isinstance(inputs, dict) else {}
         listed = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         args = () if named else listed
-        if tensors is None:
-            return model(*args, **named)
-        return functional_call(model, tensors, args, named)
+        # Every pass finds the buffers as they were, and what it writes goes to copies.
+        own = {**dict(model.named_buffers()), **(tensors or {})}
+        copies = {name: own[name].clone() for name, _ in model.named_buffers()}
+        return functional_call(model, {**(tensors or {}), **copies}, args, named)
 
 
 def count_samples(inputs: Any) -> int:

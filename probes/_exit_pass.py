@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
+from probes._exit_head import is_same
 from probes._exit_targets import IGNORED, check_exit_targets
 from probes._exit_trace import Trace, logits_of
 from probes._inspect import call
@@ -63,6 +64,8 @@ def run_exits(
             goals = targets[i : i + step]
             output = logits_of(call(root, rows_of(inputs, i, i + step)))
             _check(goals, output)
+            if not by_token and names[-1] in heads:
+                _check_way(heads[names[-1]], states[names[-1]].after, output)
             pieces.append(_batch(states, heads, output, goals, i, cut=cut))
             del output  # before the next pass makes another as large
     fields = ("loss", "prediction", "confidence", "sample", "position", "target")
@@ -89,13 +92,12 @@ def _batch(
     kept = targets != IGNORED
     goals, classes = targets[kept].long(), output.shape[-1]
     losses, guesses, sure = [], [], []
-    for name, state in states.items():
+    for index, (name, state) in enumerate(states.items()):
         assert state.after is not None
-        head = heads.get(name)
-        if head is None:
+        if index == len(states) - 1:
             chunks = in_chunks(output, kept, classes, _as_it_is, by_token=output.dim() == 3)
         else:
-            chunks = in_chunks(state.after, kept, classes, head, by_token=cut)
+            chunks = in_chunks(state.after, kept, classes, heads[name], by_token=cut)
         done, rows = 0, []
         for logits in chunks:
             rows.append(
@@ -141,6 +143,15 @@ def _is_by_token(head: Callable[[Tensor], Tensor], hidden: Tensor) -> bool:
     """Whether a head gives a token the same logits when it sees that one alone."""
     whole, alone = head(hidden)[:, -1:], head(hidden[:, -1:])
     return whole.shape == alone.shape and bool(torch.allclose(whole, alone, rtol=1e-3, atol=1e-5))
+
+
+def _check_way(head: Callable[[Tensor], Tensor], hidden: Tensor | None, output: Tensor) -> None:
+    # Pooling may look at the input: a mean over what is not padding is a plain mean without any.
+    if hidden is None or not is_same(head(hidden), output):
+        raise ValueError(
+            "`head`: the model's way from its last layer to its output is not the same for all "
+            "data (does it look at padding?); give a callable"
+        )
 
 
 def _as_it_is(x: Tensor) -> Tensor:

@@ -1,14 +1,13 @@
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from probes._decodable import Decodable, Decoding, as_decodable
+from probes._generate_cost import compute_of, count_flops, named
 from probes._generate_settings import Settings, check
 from resonance import device_of, evaluating, preserving_rng, provenance, unwrap
 
@@ -83,7 +82,7 @@ def generate(
     decoder = as_decodable(unwrap(model))
     device = device_of(model)
     with preserving_rng([device]), evaluating(model):
-        flops, vocabulary = _flops(decoder, device)
+        flops, vocabulary = count_flops(decoder, device)
         settings = check(
             model, vocabulary, prompt, tokens, layers, threshold, skipped, temperature, follow
         )
@@ -97,10 +96,10 @@ def generate(
     start = settings.prompt.shape[1]
     return xr.Dataset(
         {
-            name: (("sample", "position"), value.astype(KINDS.get(name, int)), _named(*NAMES[name]))
+            name: (("sample", "position"), value.astype(KINDS.get(name, int)), named(*NAMES[name]))
             for name, value in zip(NAMES, values, strict=True)
         }
-        | _compute(dict(zip(NAMES, values, strict=True)), flops, len(decoder.layers)),
+        | compute_of(dict(zip(NAMES, values, strict=True)), flops, len(decoder.layers)),
         coords={
             "sample": ("sample", range(len(rows)), {"long_name": "prompt"}),
             "position": ("position", range(start, start + tokens), {"long_name": "position"}),
@@ -161,37 +160,3 @@ def _choose(logits: Tensor, temperature: float, draw: float) -> int:
         return int(logits.argmax())
     heap = (logits / temperature).softmax(0).cumsum(0).cpu()
     return min(int(torch.searchsorted(heap, draw * float(heap[-1]), right=True)), len(heap) - 1)
-
-
-def _flops(model: Decodable, device: torch.device) -> tuple[dict[str, int], int]:
-    """Operations of a layer, of its projections and of the head on one token; the vocabulary."""
-    one = torch.zeros(1, 1, dtype=torch.long, device=device)
-    x = model.embed(one, one[0])
-    layer, counts = model.layers[-1], {}
-    with FlopCounterMode(display=False) as counter:
-        cache = layer.project(x, one[0])
-        counts["projection"] = counter.get_total_flops()
-        x = layer.attend(x, one[0], *cache)
-        counts["layer"] = counter.get_total_flops()
-        logits = model.head(x)
-        counts["head"] = counter.get_total_flops() - counts["layer"]
-    return counts, logits.shape[-1]
-
-
-def _compute(values: dict[str, Any], flops: dict[str, int], depth: int) -> dict[str, Any]:
-    done = (
-        values["layers_run"] * flops["layer"]
-        + values["projections"] * flops["projection"]
-        + values["heads_run"] * flops["head"]
-    ).mean()
-    full = depth * flops["layer"] + flops["head"]
-    formula = _named("mean depth over the number of layers", "1")
-    counted = _named("operations with weights, over those of a full pass", "1")
-    return {
-        "compute": ((), values["depth"].mean() / depth, formula),
-        "compute_with_head": ((), done / full if full else np.nan, counted),
-    }
-
-
-def _named(long_name: str, units: str | None) -> dict[str, str]:
-    return {"long_name": long_name} | ({"units": units} if units else {})

@@ -131,7 +131,10 @@ _NAMES = {
 def _heads(
     root: nn.Module, seen: Trace, head: str | HeadOf | Exits, norm: NormLike
 ) -> tuple[dict[str, HeadOf], str]:
-    """For each early exit, a function from its layer's output to logits; and its description."""
+    """For each exit, a function from its layer's output to logits; and its description.
+
+    The last layer has one where it is known to give the model's own output.
+    """
     if isinstance(head, Exits):
         if head.layers != seen.layers:
             raise ValueError(f"`head`: expected exits at {seen.layers}, got some at {head.layers}")
@@ -139,15 +142,18 @@ def _heads(
     if head == "own":
         raise ValueError("`head`: own heads are trained; give the Exits that hold them")
     points, _ = resolve_heads(root, seen, head, norm, 0)
-    way = str(next(iter(points.values())).head)
-    return {name: partial(point.head, root) for name, point in points.items()}, way
+    way = next(iter(points.values())).head
+    heads: dict[str, HeadOf] = {k: partial(point.head, root) for k, point in points.items()}
+    if head == "model" and norm == "auto":
+        heads[seen.layers[-1]] = partial(way, root)
+    return heads, str(way)
 
 
 def _flops(seen: Trace, heads: dict[str, HeadOf]) -> list[list[float]]:
     body, last = [float(seen.flops[name]) for name in seen.layers], []
-    for name, head in heads.items():
+    for name in seen.layers[:-1]:
         with FlopCounterMode(display=False) as counter:
-            head(seen.hidden[name])
+            heads[name](seen.hidden[name])
         last.append(float(counter.get_total_flops()))
     return [body, [*last, float(seen.total_flops) - body[-1]]]
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from exit_models import BLOCKS, text, text_model
-from made_records import uniform_confidence
+from made_records import make_record, uniform_confidence
 
 import probes
 from probes._exit_bounds import mean_p_value, rate_bound, risk_p_value
@@ -86,6 +86,18 @@ def test_exit_rates_stay_within_their_bound(tokens, shared):
         gaps.append(abs(float(row["exit_rate"]) - expected))
     assert np.mean(np.array(gaps) > float(row["rate_bound"])) <= delta
     assert float(row["rate_bound"]) == rate_bound(50, delta, binary=tokens == 1)
+
+
+def test_testing_stops_at_the_first_failure():
+    # The surest tenth loses by leaving, all others gain: lower thresholds would look fine.
+    sure = np.stack([np.linspace(0, 1, 1000), np.ones(1000)])
+    loss = np.stack([np.where(sure[0] > 0.9, 2.0, 0.5), np.ones(1000)])
+    guess = np.zeros((2, 1000), dtype=int)
+    record = make_record(sure, loss, guess, guess[0], np.arange(1000))
+    assert float(chosen(record, exit_rate=1.0)["increase"]) < 0
+    row = chosen(record, increase=0.001)
+    assert float(row["tau"]) == 1.01
+    assert float(row["exit_rate"]) == 0
 
 
 def test_few_samples_prove_nothing_and_nobody_leaves():

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import nudging
 from lab.augment import augmented
-from lab.credit_run import Case, run
+from lab.credit_run import Case, order, run
 from lab.data import Images, digits
 from lab.local_objective import end_to_end, forward, local
 from lab.local_training import Recipe, train
@@ -156,3 +156,8 @@ def _first_ten():
 
     some = subset(digits(), 10)
     return some.x_train, some.y_train, some.x_test, some.y_test
+
+
+def test_methods_within_three_percent_are_equal():
+    assert order({"SB+pen": 0.453, "CB+pen": 0.360, "DFA+pen": 0.361}) == "SB > CB = DFA"
+    assert order({"SB+pen": 0.322, "CB+pen": 0.679, "DFA+pen": -0.1}) == "CB > SB > DFA"
