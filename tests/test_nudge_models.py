@@ -84,7 +84,7 @@ def test_timm_may_checkpoint_its_activations():
 def test_dropped_activations_are_computed_again_in_eval_mode():
     class Noise(nn.Module):
         def forward(self, h):
-            return h * (1 + torch.rand_like(h)) if self.training else h * 1.5
+            return torch.tanh(h + torch.rand_like(h) if self.training else h)
 
     class Saving(nets.ResMLP):
         def __init__(self, saving):
