@@ -82,10 +82,10 @@ def direct_feedback(
     are drawn at the first call, for the blocks seen there, and stay: a network trained with them
     aligns with these and no others, so save them with it.
 
-    Token sequences and feature maps (channels first, which those of a Swin transformer are not) have
-    one matrix for all positions. Every position gets the
+    Token sequences and feature maps have one matrix for all positions. Every position gets the
     error at its own place if the outputs have as many (a language model), else the same
-    credit (a classifier: class token and patches alike).
+    credit (a classifier: class token and patches alike). Feature maps must have channels first;
+    those of a Swin transformer do not.
 
     Args:
         seed: Decides the matrices.
