@@ -54,8 +54,8 @@ def attach_exits(
         norm: `"auto"`: what the model itself puts between its last layer and its head; None:
             nothing but pooling; or a callable in its place. With a callable `head`, `"auto"` is
             None.
-        sample: An input batch, for models whose input cannot be guessed; a tuple holds several
-            arguments, a dict keyword arguments.
+        sample: An input batch, for models whose input cannot be guessed, or whose pooling looks at
+            it (padding); a tuple holds several arguments, a dict keyword arguments.
         seed: Decides the exits' own heads.
 
     Returns:

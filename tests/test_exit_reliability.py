@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from exit_models import BLOCKS, sharpened, text
 from made_records import uniform_confidence
 from sklearn.calibration import calibration_curve
@@ -119,10 +120,19 @@ def test_map_of_tokens(record):
     assert set(alone["left_at"].values) == {1, 2}
 
 
+def test_a_calibrated_threshold_is_taken_as_it_comes(record):
+    tau = probes.calibrate_exits(record, exit_rate=0.3)["tau"].sel(measure="margin", exit="any")
+    found = probes.exit_map(record, tau, measure="margin")
+    xr.testing.assert_identical(found, probes.exit_map(record, float(tau), measure="margin"))
+    assert 0.3 <= float((found["left_at"] < 2).mean()) < 0.32
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": float("nan")}, "`threshold`"),
+        ({"threshold": float("nan")}, "`threshold`: expected a number, not NaN, got nan"),
+        ({"threshold": "high"}, "`threshold`: expected a number"),
+        ({"threshold": [0.1, 0.2]}, "`threshold`: expected a number"),
         ({"threshold": 0.5, "measure": "other"}, "`measure`: expected one of max softmax"),
         ({"threshold": 0.5, "exit": "blocks.2"}, "`exit`: expected one of blocks.0, blocks.1, any"),
     ],
