@@ -84,7 +84,8 @@ def direct_feedback(
 
     Token sequences and feature maps have one matrix for all positions. Every position gets the
     error at its own place if the outputs have as many (a language model), else the same
-    credit (a classifier: class token and patches alike).
+    credit (a classifier: class token and patches alike). Feature maps must have channels first;
+    those of a Swin transformer do not.
 
     Args:
         seed: Decides the matrices.

@@ -94,13 +94,16 @@ class State:
             total: What to differentiate, made of the model's outputs.
             whole: Run all of the model, so that hooks in any place see the pass.
         """
-        points: dict[str, Tensor] = {}
+        points, given = dict[str, Tensor](), dict[str, Tensor]()
         first = self.blocks[0]
 
-        def hold(name: str, output: Tensor) -> Tensor:
+        def hold(name: str, output: Tensor) -> Tensor | None:
+            if output is given.get(name) and not output._version:
+                return None  # hooks in between only looked at it
             point = self.hidden[name] if name == first and not whole else output
             points[name] = point if point.requires_grad else point.detach().requires_grad_()
-            return points[name].clone()  # what follows may write into it
+            given[name] = points[name].clone()  # what follows may write into it
+            return given[name]
 
         holders = {name: lambda output, name=name: hold(name, output) for name in self.blocks}
         with torch.enable_grad():
@@ -148,8 +151,8 @@ def run(
 ) -> Any:
     """Call a model in eval mode; `replace` sees, and may change, the output of each block.
 
-    Should the model draw random numbers, they are the same in every pass. `early` puts `replace`
-    before other hooks of a block.
+    Should the model draw random numbers, they are the same in every pass. `early` calls `replace`
+    before other hooks of a block, too.
     """
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
@@ -161,8 +164,9 @@ def run(
         if through is not None:
             stack.enter_context(intercepting(watched, through))
         for name, module in blocks.items():
-            hook = module.register_forward_hook(_hook(replace[name]), prepend=early)
-            stack.enter_context(hook)
+            for prepend in {early, False}:
+                hook = module.register_forward_hook(_hook(replace[name]), prepend=prepend)
+                stack.enter_context(hook)
         named = inputs if isinstance(inputs, dict) else {}
         listed = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         args = () if named else listed

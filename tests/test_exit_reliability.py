@@ -99,6 +99,17 @@ def test_errors_are_those_over_samples():
     np.testing.assert_allclose(found["frequency_se"], np.std(frequencies, axis=0), rtol=0.2)
 
 
+def test_a_bin_with_one_sample_has_no_error():
+    record = uniform_confidence(np.random.default_rng(1), 20, tokens=3)
+    record["confidence"].values[0, 0] = np.repeat(np.linspace(0.1, 0.39, 20), 3)
+    record["confidence"].values[0, 0, :3] = 0.9  # a bin of one sample, three tokens
+    record["confidence"].values[0, 0, 3:5] = 0.7  # two tokens of two samples
+    record["confidence"].values[0, 0, 6] = 0.7
+    found = probes.exit_reliability(record, bins=5).sel(event="agrees").isel(layer=0, measure=0)
+    assert found["frequency_se"].isnull().values.tolist() == [False, False, True, False, True]
+    assert found["frequency"].isnull().values.tolist() == [False, False, True, False, False]
+
+
 def test_map_of_tokens(record):
     found = probes.exit_map(record, 0.25)
     sure = record["confidence"].sel(measure="max softmax").values

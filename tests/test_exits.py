@@ -111,6 +111,14 @@ def test_fixed_random_and_oracle_rows():
         [losses[:, [0, 2]].min(1).mean(), losses[:, [1, 2]].min(1).mean(), losses.min(1).mean()],
         rtol=1e-12,
     )
+    right = np.array([[row[1] == goal for row in rows] for rows, goal, _ in tokens])
+    for exit_, opened in (("blocks.0", [0, 2]), ("blocks.1", [1, 2]), ("any", [0, 1, 2])):
+        row = found.sel(exit=exit_)
+        assert row["oracle_accuracy"] == pytest.approx(right[:, opened].any(1).mean())
+        earlier = losses[:, opened[:-1]].min(1) <= losses[:, 2]
+        assert row["oracle_shallow"] == pytest.approx(earlier.mean())
+        expected = row["left"].values @ right.mean(0)
+        np.testing.assert_allclose(row["random_accuracy"], expected, rtol=1e-12)
     s = found["shallow"].sel(exit="blocks.1")
     closed_form = s * np.log(np.exp(fixed[1])) + (1 - s) * np.log(np.exp(fixed[2]))
     log_random = np.log(found["random_perplexity"].sel(exit="blocks.1"))
@@ -146,6 +154,12 @@ def test_published_compute(shallow, percent):
     row = probes.route_exits(sure_share(shallow), thresholds=[0.9]).sel(exit="h.0").squeeze()
     assert float(row["compute"]) == pytest.approx(1 - shallow * (1 - 1 / 3))
     assert round(100 * float(row["compute"]), 1) == percent
+
+
+def test_a_confidence_equal_to_the_threshold_is_enough():
+    # 300 tokens have a confidence of 1, all others of 0.
+    routes = probes.route_exits(sure_share(0.3), thresholds=[0, 1, np.nextafter(1, 2)])
+    assert routes["shallow"].sel(exit="h.0").values.ravel().tolist() == [1, 0.3, 0]
 
 
 def test_a_head_worth_68_layers_makes_exits_dearer_than_the_model():

@@ -64,7 +64,8 @@ def test_every_run_lands_in_its_cell(cells):
 def test_rows_and_figure_have_every_cell(cells):
     result = run_cells(cells, ARGS, [42, 43])
     rows = rows_of(cells, result, "paper")
-    assert [row.quantity for row in rows] == ["mlp, 20 x", "mlp, 3 x", "cnn, 20 x"]
+    names = ["mlp, 20 x", "mlp, 3 x", "cnn, 20 x"]
+    assert [row.quantity for row in rows] == [f"{name}, change / points" for name in names]
     assert {row.verdict for row in rows} == {"agrees"}
     figure = draw_changes(result, x="n", hue="architecture")
     mlp, cnn = figure.axes

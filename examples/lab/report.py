@@ -171,7 +171,7 @@ def shown(value: Value) -> str:
     """A value as the tables print it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return value if isinstance(value, str) else f"{value + 0.0:.4g}"  # no minus before a zero
 
 
 @contextmanager
