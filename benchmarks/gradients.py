@@ -6,13 +6,17 @@ One thread, CPU time of the process, all ways in turn within each round; the med
 ratios with the quartiles. The unavoidable cost of the exact cosine is 1 + 2 f / 3, where f is the
 share of the forward pass below the deepest attachment point: there the backward pass (two thirds
 of a step) must be made once more. The naive way is one forward and backward pass for each gradient
-besides those of the step. torchjd is left out if it is not installed. About three minutes.
+besides those of the step. torchjd is left out if it is not installed; one by one it makes the same
+passes as a trace, so that no more than bookkeeping can differ. All ways give what a trace gives:
+inner product and norms of both gradients in each layer, in float64, and their sum in `.grad`; the
+other ways are told beforehand which parameters both losses reach. About three minutes.
 """
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import timing
 import torch
 import torch.nn.functional as F
@@ -96,12 +100,15 @@ def make_ways(
         features.backward(*losses())
         features.every, features.step = 10**9, 1
 
+    def single(index: int) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(losses()[index], parameters, allow_unused=True)
+
+    both = [a is not None and b is not None for a, b in zip(single(0), single(1), strict=True)]
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    shared = [(i, name.rpartition(".")[0] or name) for i, name in enumerate(names) if both[i]]
+
     def naive() -> None:
-        found = []
-        for index in (0, 1):
-            loss = losses()[index]
-            found.append(torch.autograd.grad(loss, parameters, allow_unused=True))
-        cosine["naive, 3 passes"] = cosine_of(*found)
+        cosine["naive, 3 passes"] = cosine_of(by_layer(shared, single(0), single(1)))
         plain()
 
     ways = {"plain step": stepping(plain)}
@@ -109,43 +116,39 @@ def make_ways(
         ways[name] = stepping(lambda trace=trace: trace.backward(*losses()))
     ways["trace, activation level"] = stepping(activation)
     ways["naive, 3 passes"] = stepping(naive)
-    for chunk, name in ((1, "torchjd, one by one"), (None, "torchjd, default (vmap)")):
-        if backward := torchjd_backward():
-            ways[name] = stepping(
-                lambda chunk=chunk, name=name, backward=backward: jacobian(
-                    backward, losses(), [*parameters, *probe.parameters()], chunk, cosine, name
-                )
-            )
+    if backward := torchjd_backward():
+        for chunk, name in ((1, "torchjd, one by one"), (None, "torchjd, default (vmap)")):
+
+            def jacobian(chunk: int | None = chunk, name: str = name) -> None:
+                inputs = [*parameters, *probe.parameters()]
+                backward(list(losses()), inputs=inputs, parallel_chunk_size=chunk)
+                rows = ([p.jac[i] for p in parameters] for i in (0, 1))
+                cosine[name] = cosine_of(by_layer(shared, *rows))
+                for p in inputs:
+                    p.grad = p.jac.sum(0)
+                    del p.jac
+
+            ways[name] = stepping(jacobian)
     stepping(lambda: traces["trace"].backward(*losses()))()
     cosine["trace"] = traces["trace"].to_dataset()["cosine_total"].values[0]
     return ways, cosine
 
 
-def jacobian(
-    backward: Callable[..., None],
-    losses: Losses,
-    parameters: list[nn.Parameter],
-    chunk: int | None,
-    cosine: dict[str, float],
-    name: str,
-) -> None:
-    """Have torchjd keep both gradients; their sum is what the optimizer gets."""
-    backward(list(losses), inputs=parameters, parallel_chunk_size=chunk)
-    rows = [p.jac for p in parameters]
-    cosine[name] = cosine_of(
-        *([jac[i] if jac[1 - i].any() else None for jac in rows] for i in (0, 1))
-    )
-    for p in parameters:
-        p.grad = p.jac.sum(0)
-        del p.jac
+def by_layer(
+    shared: list[tuple[int, str]], one: Sequence[Tensor | None], other: Sequence[Tensor | None]
+) -> dict[str, np.ndarray]:
+    """Inner product and squared norms of two gradients, over the parameters that both reach."""
+    found = {layer: np.zeros(3) for _, layer in shared}
+    for i, layer in shared:
+        a, b = one[i].flatten().double(), other[i].flatten().double()
+        found[layer] += [(a @ b).item(), (a @ a).item(), (b @ b).item()]
+    return found
 
 
-def cosine_of(one: list[Tensor | None], other: list[Tensor | None]) -> float:
-    """Over the parameters that both losses reach, in float32 as most loops have it."""
-    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
-    dot = sum((a * b).sum() for a, b in pairs)
-    squares = [sum(pair[i].square().sum() for pair in pairs) for i in (0, 1)]
-    return (dot / (squares[0] * squares[1]).sqrt()).item()
+def cosine_of(layers: dict[str, np.ndarray]) -> float:
+    """Over all layers."""
+    dot, square, other = sum(layers.values())
+    return float(dot / (square * other) ** 0.5)
 
 
 def torchjd_backward() -> Callable[..., None] | None:

@@ -40,8 +40,9 @@ def main(argv: list[str] | None = None) -> None:
     print(exit_study.show(result), "\n")
     model = train(corpus, Variant("asymmetric", 0.7), seed=seeds[0], **runs)
     samples = 4 if args.scale == "smoke" else 64
-    print(exit_study.skip(model, corpus, samples=samples, threshold=0.8), "\n")
-    figures = {"": tradeoffs(result)} | details(result, model, corpus)
+    tau = exit_study.calibrated(model, corpus)
+    print(exit_study.skip(model, corpus, samples=samples, threshold=tau), "\n")
+    figures = {"": tradeoffs(result)} | details(result, model, corpus, tau)
     budget = f"{len(corpus.train)} characters, epochs: {epochs}, seeds: {len(seeds)}"
     whole = xr.merge([result, report], combine_attrs="no_conflicts")
     publish(whole, figures, exit_study.compare(result), output=args.output, budget=budget)
@@ -60,11 +61,13 @@ def tradeoffs(result: xr.Dataset) -> Figure:
     return figure
 
 
-def details(result: xr.Dataset, model: CharacterModel, corpus: text.Corpus) -> dict[str, Figure]:
+def details(
+    result: xr.Dataset, model: CharacterModel, corpus: text.Corpus, tau: float
+) -> dict[str, Figure]:
     """Reliability of the exits, and where the characters of a passage left."""
     chosen = result.sel(variant="asymmetric 0.7")
     x, y = text.windows(corpus.validation)
-    passage = probes.exit_map(probes.record_exits(model, (x[:10], y[:10]), "layers.*"), 0.8)
+    passage = probes.exit_map(probes.record_exits(model, (x[:10], y[:10]), "layers.*"), tau)
     letters = list(corpus.decode(y[:10].flatten()))
     return {
         "reliability": probes.plot_reliability(chosen).figure,

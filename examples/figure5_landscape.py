@@ -5,8 +5,7 @@
 A 51 x 51 plane around the initialisation, plain and with 1, 20 and 300 branches at each layer,
 along Gaussian directions normalised as one vector over backbone and branches, as the paper drew
 them; then over the backbone alone, where branches cannot matter. Nothing is trained, so images of
-the paper's size give a verdict at any scale (within 10 points). A page with the surface to turn
-lands beside the figure.
+the paper's size give a verdict at any scale (within 10 points). Also writes a page to turn it.
 """
 
 from dataclasses import replace
@@ -41,9 +40,9 @@ def main(argv: list[str] | None = None) -> None:
     paper_data = "cifar10" if args.backbone == "mlp" else "cifar100"
     recipe = base(args.backbone, args, paper_data, per_class=None)
     images = recipe.images()
+    data = images.x_train, images.y_train
     torch.manual_seed(recipe.seed)
     model = recipe.model(images)
-    data = images.x_train, images.y_train
     settings = {"over": "**", "samples": samples, "seed": recipe.seed}
     if args.tolerance is not None:
         settings |= {"method": "adaptive", "tolerance": args.tolerance}
@@ -69,11 +68,9 @@ def rows_of(
     label: str, published: tuple[float, ...], found: xr.Dataset, *, like_the_paper: bool
 ) -> list[Row]:
     """The change of each statistic in percent, and what dilution alone explains."""
-    dilution = 100 * (found["factor"].item() - 1)
-    rows = []
+    note, rows = f"dilution alone: {100 * (found['factor'].item() - 1):.1f} %", []
     for (name, title), number in zip(STATISTICS.items(), published, strict=True):
         here = 100 * float(found["change"].sel(statistic=name))
-        note = f"dilution alone: {dilution:.1f} %"
         free = {"budget_free": like_the_paper, "tolerance": 10.0, "note": note}
         rows.append(compare(f"{label}, change of {title} / %", number, here, scale="smoke", **free))
     return rows

@@ -3,8 +3,8 @@
     python examples/reproduce.py [--scale smoke] [--only table1 figure5] [--list] [--resume]
 
 Runs the scripts one after another; they share finished runs (`<folder>/cache`). One that fails is
-reported, the others go on, and the command ends with an error. Writes `<folder>/index.html`: every
-figure, table, budget and verdict, in one file that needs no network.
+reported, the others go on, and the command ends with an error. `<folder>/index.html` then has every
+figure, table, budget and verdict, and needs no network.
 """
 
 import argparse
@@ -57,8 +57,8 @@ def run(name: str, path: Path, output: Path, args: argparse.Namespace) -> bool:
         if value is not None and option not in LACKS.get(name, ()):
             command += [f"--{option}", str(value)]
     with output.with_suffix(".log").open("w") as log:
-        drawn = os.environ | {"MPLBACKEND": "agg"}
-        return subprocess.run(command, stdout=log, stderr=log, env=drawn).returncode == 0
+        settings = {"stdout": log, "stderr": log, "env": os.environ | {"MPLBACKEND": "agg"}}
+        return subprocess.run(command, **settings).returncode == 0
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -71,8 +71,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="table1, figure5, ...")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     parser.add_argument("--resume", action="store_true", help="skip scripts with a result")
-    parser.add_argument("--data", help="for every script that takes images")
-    for option, kind in (("--seeds", int), ("--processes", int), ("--dask", str)):
+    for option, kind in (("--data", str), ("--seeds", int), ("--processes", int), ("--dask", str)):
         parser.add_argument(option, type=kind, help="as each script has it")
     return parser.parse_args(argv)
 

@@ -111,7 +111,8 @@ def alignment_dataset(
     cosine = np.where(valid[:, None], values["cosine"], np.nan)
     mean, sd, se = (np.array([f(row[~np.isnan(row)]) for row in cosine]) for f in _MOMENTS)
     below = [
-        f"{name}: gradient norm {norm:.2g} of the mean loss is below {floor:g}"
+        f"{name}: gradient norm {norm:.2g} of the mean loss is "
+        f"{'no number' if np.isnan(norm) else f'below {floor:g}'}"
         for name, norm, ok in zip(names, of_mean, valid, strict=True)
         if not ok
     ]

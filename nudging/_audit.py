@@ -73,6 +73,7 @@ def audit(
         TypeError: If an argument is of the wrong kind.
     """
     check_whole("n_batches", n_batches, 2)
+    check_whole("batch_size", batch_size, 1)
     for name, share in {"accuracy": accuracy, "frozen_accuracy": frozen_accuracy}.items():
         if share is not None and not 0 <= share <= 1:
             raise ValueError(f"`{name}`: expected a share between 0 and 1, got {share!r}")

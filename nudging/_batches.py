@@ -45,12 +45,10 @@ def observing(
 
     Credits see the model itself; with another `dtype`, it then runs on copies of its parameters.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model`: expected a torch.nn.Module, got {type(model).__name__}")
+    modules = find_blocks(model, blocks)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
     by_sample, core = per_sample(loss), unwrap(model)
-    modules = find_blocks(core, blocks)
     with torch.inference_mode(False):
         batches = take(data, samples, seed, model=core, batch_size=batch_size)
         tensors = _tensors(core, dtype)

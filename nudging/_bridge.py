@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
+from nudging._batches import check_positive, check_whole
 from nudging._loss import Loss
-from nudging._observe import observe
+from nudging._observe import find_blocks, observe
 from nudging._output_error import output_error
+from nudging._result import dataset
 from nudging._rows import as_rows
-from nudging._saving import read_settings, read_tensors, to_dataset
+from nudging._saving import check_kind, read_settings, read_tensors, to_dataset
 from nudging._state import State, count_samples
 from nudging._trunk import Trunk
 from resonance import device_of, provenance, take
@@ -27,18 +29,17 @@ class Bridge:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         for name in ("hidden", "layers", "times"):
-            value = settings[name]
-            if not isinstance(value, int) or value < 1 or (name == "times" and value % 2):
-                what = "even" if name == "times" else "whole"
-                raise ValueError(f"`{name}`: expected a positive {what} number, got {value!r}")
-        if not settings["lr"] > 0:
-            raise ValueError(f"`lr`: expected a positive number, got {settings['lr']!r}")
+            check_whole(name, settings[name], 1)
+        if settings["times"] % 2:
+            raise ValueError(f"`times`: expected an even number, got {settings['times']}")
+        check_positive("lr", settings["lr"])
         self.settings = settings
         self.blocks: list[str] = []
         self.shape: dict[str, Any] = {}  # width, classes, pooled: known after the first batch
         self.net: Trunk
         self.optimizer: torch.optim.Optimizer | None = None
 
+    @torch.inference_mode(False)
     def fit(
         self,
         model: nn.Module,
@@ -66,25 +67,25 @@ class Bridge:
         Returns:
             Dataset with `loss (epoch)`, the bridge's own, averaged over the steps.
         """
-        if not isinstance(epochs, int) or epochs < 1:
-            raise ValueError(f"`epochs`: expected a whole number of at least 1, got {epochs!r}")
+        find_blocks(model, blocks)
+        check_whole("epochs", epochs, 1)
+        check_whole("batch_size", batch_size, 1)
         (data,) = take(data, samples, seed, model=model, batch_size=2**62)
         count, generator = count_samples(data[0]), torch.Generator().manual_seed(seed)
         curve, full = [], None
         for _ in tqdm(range(epochs), desc=type(self).__name__, disable=None, leave=False):
             losses = []
-            for rows in torch.randperm(count, generator=generator).split(batch_size):
-                here = rows.to(device_of(model))
-                pick = [tree_map_only(Tensor, itemgetter(here), part) for part in data]
+            order = torch.randperm(count, generator=generator).to(device_of(model))
+            for rows in order.split(batch_size):
+                pick = [tree_map_only(Tensor, itemgetter(rows), part) for part in data]
                 state = observe(model, pick[0], pick[1], blocks, loss=loss, full=full)
                 full = state.full
                 losses.append(self.update(state))
             curve.append(float(np.mean(losses)))
-        label = {"long_name": "passes over the samples"}
-        return xr.Dataset(
-            {"loss": ("epoch", np.array(curve), {"long_name": "loss of the bridge"})},
-            coords={"epoch": ("epoch", np.arange(1, epochs + 1), label)},
-            attrs=provenance(
+        return dataset(
+            {"loss": ("epoch", curve, "loss of the bridge")},
+            {"epoch": (np.arange(1, epochs + 1), "passes over the samples")},
+            provenance(
                 f"nudging.{type(self).__name__}.fit", model, blocks=self.blocks, order_seed=seed,
                 batch_size=batch_size, samples=count, **self.settings,
             ),
@@ -93,15 +94,14 @@ class Bridge:
     def update(self, state: State) -> float:
         """Train the bridge by one step on a batch; gives its loss. For training online."""
         signal = self._signal(state, build=True)
+        parameters = list(self.net.parameters())
         if self.optimizer is None:
-            self.optimizer = torch.optim.AdamW(
-                self.net.parameters(), self.settings["lr"], weight_decay=0.01
-            )
+            self.optimizer = torch.optim.AdamW(parameters, self.settings["lr"], weight_decay=0.01)
         with torch.enable_grad():
             loss = self._loss(state, signal)
             # Not backward(): nothing may land in the gradients of the model.
-            grads = torch.autograd.grad(loss, list(self.net.parameters()))
-        for parameter, grad in zip(self.net.parameters(), grads, strict=True):
+            grads = torch.autograd.grad(loss, parameters)
+        for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         self.optimizer.step()
         self._after_step()
@@ -143,8 +143,7 @@ class Bridge:
                 raise ValueError(f"`blocks`: a bridge expects two or more, got {list(shapes)}")
             self.blocks, self.shape = list(shapes), found
             self._build()
-        unknown = [block for block in shapes if block not in self.blocks]
-        if unknown or found != self.shape:
+        if not shapes.keys() <= set(self.blocks) or found != self.shape:
             raise ValueError(
                 f"`credit`: fitted for blocks {self.blocks} with {self.shape}, got "
                 f"{list(shapes)} with {found}"
@@ -169,11 +168,12 @@ class Bridge:
         tensors: dict[str, Tensor] = {}
         for part in self.parts if self.blocks else ():
             tensors |= {f"{part}.{k}": v for k, v in getattr(self, part).state_dict().items()}
-        fitted = {"blocks": self.blocks, "shape": self.shape}
-        return {"settings": self.settings, "fitted": fitted, "tensors": tensors}
+        about = {"settings": self.settings, "fitted": {"blocks": self.blocks, "shape": self.shape}}
+        return {"credit": type(self).__name__, **about, "tensors": tensors}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
+        check_kind(self, saved)
         self.settings, self.optimizer = dict(saved["settings"]), None
         self.blocks, self.shape = list(saved["fitted"]["blocks"]), dict(saved["fitted"]["shape"])
         if not self.blocks:
@@ -192,9 +192,9 @@ class Bridge:
         return to_dataset(type(self).__name__, settings, saved["tensors"])
 
     @classmethod
-    def from_dataset(cls, dataset: xr.Dataset) -> Self:
+    def from_dataset(cls, saved: xr.Dataset) -> Self:
         """The bridge that `to_dataset` wrote."""
-        saved = read_settings(dataset) | {"tensors": read_tensors(dataset)}
-        bridge = cls(**saved["settings"])
-        bridge.load_state_dict(saved)
+        settings = read_settings(saved)
+        bridge = cls(**settings["settings"])
+        bridge.load_state_dict({**saved.attrs, **settings, "tensors": read_tensors(saved)})
         return bridge

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nudging._observe import find_blocks
 from nudging._result import dataset
-from resonance import preserving_rng, provenance, spread, unwrap
+from resonance import preserving_rng, provenance, spread
 
 
 class _Task(NamedTuple):
@@ -71,7 +71,7 @@ def depth_utility(
         model = build()
     if not isinstance(model, nn.Module):
         raise TypeError(f"`build`: expected to make a module, got {type(model).__name__}")
-    depth = len(find_blocks(unwrap(model), blocks))
+    depth = len(find_blocks(model, blocks))
     rungs = list(range(depth + 1)) if ladder is None else list(ladder)
     if not rungs or len(set(rungs)) < len(rungs) or not set(rungs) <= set(range(depth + 1)):
         raise ValueError(f"`ladder`: expected different numbers from 0 to {depth}, got {ladder!r}")
@@ -106,7 +106,7 @@ def _accuracy(
     with preserving_rng(devices):
         torch.manual_seed(task.seed)
         model = build()
-        modules = list(find_blocks(unwrap(model), blocks).values())
+        modules = list(find_blocks(model, blocks).values())
         frozen = [p for m in modules[: len(modules) - task.trained] for p in m.parameters()]
         before = [p.detach().clone() for p in frozen]
         for p in frozen:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nudging._output_error import output_error
 from nudging._rows import as_rows, spread_rows
-from nudging._saving import read_settings, read_tensors, to_dataset
+from nudging._saving import check_kind, read_settings, read_tensors, to_dataset
 from nudging._state import State
 
 
@@ -27,7 +27,7 @@ class DirectFeedback:
         widths = {b: as_rows(h, f"block {b!r}").shape[2] for b, h in state.hidden.items()}
         if not self.matrices:
             self.matrices = self._draw(widths, error.shape[2])
-        known_matrices(self.matrices, widths)
+        known_matrices(self.matrices, widths, error.shape[2])
         return self._credit(error, state)
 
     def _credit(self, error: Tensor, state: State) -> dict[str, Tensor]:
@@ -52,10 +52,12 @@ class DirectFeedback:
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and matrices, for `torch.save`."""
-        return {"settings": dict(self.settings), "matrices": dict(self.matrices)}
+        own = {"settings": dict(self.settings), "matrices": dict(self.matrices)}
+        return {"credit": type(self).__name__, **own}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
+        check_kind(self, saved)
         self.settings, self.matrices = dict(saved["settings"]), dict(saved["matrices"])
 
     def to_dataset(self) -> xr.Dataset:
@@ -82,7 +84,8 @@ def direct_feedback(
 
     Token sequences and feature maps have one matrix for all positions. Every position gets the
     error at its own place if the outputs have as many (a language model), else the same
-    credit (a classifier: class token and patches alike).
+    credit (a classifier: class token and patches alike). Feature maps must have channels first;
+    those of a Swin transformer do not.
 
     Args:
         seed: Decides the matrices.
@@ -99,9 +102,14 @@ def direct_feedback(
     return DirectFeedback(seed=seed, scale=scale, reuse_last=reuse_last)
 
 
-def known_matrices(matrices: Mapping[str, Tensor], widths: Mapping[str, int]) -> None:
-    """Refuse blocks that had no matrix drawn, or another width."""
+def known_matrices(matrices: Mapping[str, Tensor], widths: Mapping[str, int], classes: int) -> None:
+    """Refuse blocks that had no matrix drawn, or another width, and other outputs."""
     drawn: Sequence[str] = list(matrices)
+    known = matrices[drawn[-1]].shape[1]
+    if known != classes:
+        raise ValueError(
+            f"`credit`: expected {known} outputs, as when the feedback was drawn, got {classes}"
+        )
     for block, width in widths.items():
         if block not in matrices:
             raise ValueError(f"`credit`: has feedback for blocks {drawn}, not for {block!r}")

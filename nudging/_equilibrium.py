@@ -53,6 +53,9 @@ class EquilibriumPropagation:
             raise ValueError(f"`of`: expected 'displacement' or 'error', got {of!r}")
         if of == "error" and not anchored:
             raise ValueError("`of`: 'error' needs anchored=True, else the first block has none")
+        self.settings = {
+            "beta": beta, "steps": steps, "rate": rate, "anchored": anchored, "of": of
+        }  # fmt: skip
         self.beta, self.steps, self.rate = beta, steps, rate
         self.anchored, self.of = anchored, of
 

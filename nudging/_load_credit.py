@@ -24,14 +24,19 @@ def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
 
     Raises:
         ValueError: If the dataset holds no credit.
+        TypeError: If it is no dataset.
 
     Example:
         >>> from nudging import direct_feedback
         >>> load_credit(direct_feedback(seed=3).to_dataset()).settings["seed"]
         3
     """
+    if not isinstance(dataset, xr.Dataset):
+        raise TypeError(f"`dataset`: expected an xarray.Dataset, got {type(dataset).__name__}")
     kind = dataset.attrs.get("credit")
     if kind not in KINDS:
-        raise ValueError(f"`dataset`: expected a saved credit ({', '.join(KINDS)}), got {kind!r}")
+        hint = "; `nudging.saved_credit` takes it out of a result" if kind else ""
+        known = ", ".join(KINDS)
+        raise ValueError(f"`dataset`: expected a saved credit ({known}), got {kind!r}{hint}")
     credit: Callable[[State], dict[str, Tensor]] = KINDS[kind].from_dataset(dataset)
     return credit

@@ -33,11 +33,13 @@ def per_sample(loss: Loss | None) -> Loss:
             )
         by_sample: Any = copy.copy(loss)
         by_sample.reduction = "none"
-        return partial(_means, by_sample)
+        return partial(_means, by_sample, ignored=getattr(loss, "ignore_index", None))
     function: Any = loss
-    is_torch = getattr(loss, "__module__", "") == F.__name__
-    if is_torch and "reduction" in inspect.signature(function).parameters:
-        return partial(_means, partial(function, reduction="none"))
+    if getattr(loss, "__module__", "") == F.__name__:
+        defaults = {k: v.default for k, v in inspect.signature(function).parameters.items()}
+        if "reduction" in defaults:
+            each = partial(function, reduction="none")
+            return partial(_means, each, ignored=defaults.get("ignore_index"))
     return loss
 
 
@@ -63,6 +65,13 @@ def losses_of(loss: Loss, outputs: Any, targets: Any, count: int) -> Tensor:
     return values
 
 
-def _means(loss: Loss, outputs: Any, targets: Any) -> Tensor:
-    values = loss(getattr(outputs, "logits", outputs), targets)
-    return values.flatten(1).mean(1) if values.dim() > 1 else values
+def _means(loss: Loss, outputs: Any, targets: Any, *, ignored: int | None) -> Tensor:
+    values: Tensor = loss(getattr(outputs, "logits", outputs), targets)
+    if values.dim() < 2:
+        return values
+    if ignored is None or targets.shape != values.shape:
+        return values.flatten(1).mean(1)
+    counted: Tensor = (targets != ignored).flatten(
+        1
+    )  # torch leaves the others out of its mean, too
+    return (values.flatten(1) * counted).sum(1) / counted.sum(1)

@@ -48,9 +48,8 @@ def observe(
         >>> state.blocks, state.hidden["0"].shape
         (('0', '1'), torch.Size([4, 3]))
     """
-    by_sample = per_sample(loss)
-    core = unwrap(model)
-    modules = find_blocks(core, blocks)
+    modules = find_blocks(model, blocks)
+    by_sample, core = per_sample(loss), unwrap(model)
     with torch.inference_mode(False):
         state = record(core, inputs, targets, modules, by_sample, full or "")
         return state if full is not None else replace(state, full=why_full(state))
@@ -58,8 +57,10 @@ def observe(
 
 def find_blocks(model: nn.Module, blocks: str | Sequence[str]) -> dict[str, nn.Module]:
     """The modules that patterns name; the error speaks of `blocks`."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model`: expected a torch.nn.Module, got {type(model).__name__}")
     try:
-        return find_layers(model, blocks)
+        return find_layers(unwrap(model), blocks)
     except ValueError as error:
         raise ValueError(str(error).replace("`layers`", "`blocks`")) from None
 

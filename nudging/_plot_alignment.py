@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from nudging._plot_nudge import label_blocks
+
 if TYPE_CHECKING:  # computing needs no matplotlib
     from matplotlib.axes import Axes
 
@@ -56,12 +58,17 @@ def plot_alignment(found: xr.Dataset, *, ax: Axes | None = None, **style: Any) -
 
 def _along(ax: Axes, cosine: xr.DataArray, time: str, style: dict[str, Any]) -> None:
     import matplotlib as mpl
+    from matplotlib.ticker import MaxNLocator
 
     shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, cosine.sizes["layer"]))
     for layer, shade in zip(cosine["layer"].values, shades, strict=True):
         values = cosine.sel(layer=layer).transpose("seed", time)
         look = {"color": shade, "label": layer} | style
         _line(ax, values[time].values, values.values, look)
+    at = cosine[time].values  # all of them: crosses do not widen the axis
+    margin = 0.05 * float(at.max() - at.min()) or 0.5
+    ax.set_xlim(at.min() - margin, at.max() + margin)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     about = {"step": "optimizer updates", "epoch": "epoch"}
     ax.set_xlabel(str(cosine[time].attrs.get("long_name", about[time])))
 
@@ -80,8 +87,7 @@ def _over_layers(ax: Axes, cosine: xr.DataArray, found: xr.Dataset, style: dict[
         if "cosine_sd" in found and len(values) == 1:
             spread = found["cosine_sd"].isel(at).squeeze().values
             ax.errorbar(shifted, values[0], spread, fmt="none", ecolor=color, capsize=2, alpha=0.6)
-    names = [str(name) for name in cosine["layer"].values]
-    ax.set_xticks(x, names, rotation=45 if sum(map(len, names)) > 70 else 0)
+    label_blocks(ax, [str(name) for name in cosine["layer"].values])
     ax.set_xlabel("block")
 
 

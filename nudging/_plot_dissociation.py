@@ -27,7 +27,8 @@ def plot_dissociation(
     whose largest value is negative, such as the loss change of a nudge, is turned over); raw means
     are written beside the points. Shaded is a metric that puts two methods in the other order than
     their mean ranks over all metrics do. With seeds, a difference within two standard errors is a
-    tie, and every seed is a faint point.
+    tie, and every seed is a faint point. What is NaN (a cosine without a reference, say) is left
+    out of means and ranks; "n/a" stands below where nothing remains.
 
     Args:
         found: Variables over `method`, and `seed` if there are several, of which each is a metric;
@@ -37,19 +38,19 @@ def plot_dissociation(
         style: Passed on to `Axes.plot`.
 
     Raises:
-        ValueError: If there are not at least two metrics and two methods, or values are missing.
+        ValueError: If there are not at least two metrics and two methods, a value is infinite, or a
+            metric is nothing but zero and NaN.
     """
     table, labels = _table(found, metrics)
     methods = [str(m) for m in found["method"].values]
-    means = table.mean(-1)
+    means, turned = _mean(table), _largest(table)
     odd = disagreeing(table)
     if ax is None:
         import matplotlib.pyplot as plt
 
         _, ax = plt.subplots(figsize=(2.0 + 1.7 * len(labels), 4.4), layout="constrained")
-    turned = np.take_along_axis(means, np.abs(means).argmax(1)[:, None], 1)
     scaled, dots = means / turned, table / turned[:, :, None]
-    low = min(0.0, float(dots.min()))
+    low = min(0.0, float(np.nanmin(dots)))
     at = np.arange(len(labels))
     for j in at[odd]:
         ax.axvspan(j - 0.42, j + 0.42, color="0.9", zorder=0, linewidth=0)
@@ -65,14 +66,18 @@ def plot_dissociation(
                 ax.scatter(at, seed, s=10, color=line.get_color(), alpha=0.4, linewidth=0)
     for j in at:
         box = {"boxstyle": "round,pad=0.15", "fc": "0.9" if odd[j] else "white", "lw": 0}
-        for i, y in enumerate(_apart(scaled[j], gap=0.062 * (1.3 - low))):
+        gap, missing = 0.062 * (1.3 - low), np.isnan(scaled[j])
+        wanted = np.where(missing, low - 0.02 - gap * missing.cumsum(), scaled[j])
+        for i, y in enumerate(_apart(wanted, gap)):
+            text = "n/a" if np.isnan(means[j, i]) else f"{means[j, i]:.3g}"
             ax.annotate(
-                f"{means[j, i]:.3g}", (j, y), (7, 0), textcoords="offset points", va="center",
-                fontsize=9, color=colors[i], bbox=box, zorder=4,
+                text, (j, y), (7, 0), textcoords="offset points", va="center", fontsize=9,
+                color=colors[i], bbox=box, zorder=4,
             )  # fmt: skip
     ax.set_xticks(at, [textwrap.fill(label, 18) for label in labels])
     ax.set_xlim(-0.5, len(labels) - 0.35)
-    ax.set_ylim(low - 0.08, 1.22)
+    below = 0.062 * (1.3 - low) * float(np.isnan(means).sum(1).max())
+    ax.set_ylim(low - 0.08 - below, 1.22)
     ax.set_ylabel("relative to the largest of the metric")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -81,9 +86,7 @@ def plot_dissociation(
 
 def disagreeing(table: Array) -> NDArray[np.bool_]:
     """Of `(metric, method, seed)`, the metrics with a pair of methods against the mean ranks."""
-    means = table.mean(-1)
-    largest = np.take_along_axis(means, np.abs(means).argmax(1)[:, None], 1)
-    order = _orders(table / largest[:, :, None])
+    order = _orders(table / _largest(table)[:, :, None])
     # A method's mean rank, counted from how many others it beats and is beaten by.
     standing = order.sum(-1).mean(0)
     consensus = np.sign(np.round(standing[:, None] - standing[None], 9))
@@ -93,13 +96,26 @@ def disagreeing(table: Array) -> NDArray[np.bool_]:
 
 def _orders(table: Array) -> Array:
     """Of `(metric, method, seed)`, 1 where one method is above another, -1 below, 0 for ties."""
-    means, seeds = table.mean(-1), table.shape[-1]
+    means, count = _mean(table), np.isfinite(table).sum(-1)
     difference = means[:, :, None] - means[:, None]
     tie = np.zeros_like(difference)
-    if seeds > 1:
-        squares = table.var(-1, ddof=1) / seeds
+    if table.shape[-1] > 1:
+        off = np.where(count > 1, count - 1, np.nan) * count
+        squares = np.nansum((table - means[:, :, None]) ** 2, -1) / off
         tie = 2 * np.sqrt(squares[:, :, None] + squares[:, None])
     return np.where(np.abs(difference) > tie, np.sign(difference), 0.0)
+
+
+def _mean(table: Array) -> Array:
+    """Over the seeds that have a value."""
+    count = np.isfinite(table).sum(-1)
+    return np.where(count > 0, np.nansum(table, -1) / np.maximum(count, 1), np.nan)
+
+
+def _largest(table: Array) -> Array:
+    """Of `(metric, method, seed)`, each metric's mean of largest size, as a column."""
+    means = _mean(table)
+    return np.take_along_axis(means, np.nanargmax(np.abs(means), 1)[:, None], 1)
 
 
 def _apart(places: Array, gap: float) -> Array:
@@ -148,7 +164,7 @@ def _table(found: xr.Dataset, metrics: Sequence[str] | None) -> tuple[Array, lis
         raise ValueError("`found`: expected at least two metrics and two methods")
     seeds = max(row.shape[1] for row in rows)
     table = np.stack([np.broadcast_to(row, (len(row), seeds)) for row in rows]).astype(float)
-    if not np.isfinite(table).all() or not table.any((1, 2)).all():
-        raise ValueError("`found`: expected finite values, and no metric that is all zero")
+    if np.isinf(table).any() or not np.nan_to_num(_mean(table)).any(1).all():
+        raise ValueError("`found`: expected finite values, and no metric that is all zero or NaN")
     labels = [str(columns[name].attrs.get("long_name", name)) for name in wanted]
     return table, wanted if "metric" in found.dims else labels

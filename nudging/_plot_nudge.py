@@ -4,11 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # computing needs no matplotlib
     from matplotlib.axes import Axes
 
 _FAR_APART = 50.0  # bars that differ by more than this factor need another scale
+_DECADES = 6  # of a logarithmic side at most, whatever is smaller is as good as zero
+_LABELS = 8
 
 
 def plot_nudge(
@@ -19,7 +22,7 @@ def plot_nudge(
     Bars are means over `seed` with a point for each seed, or have an error bar of one standard
     error over samples where there are no seeds. A dash marks the change predicted to first order.
     Bars that differ by more than a factor of 50 are drawn on a logarithmic scale on both sides of
-    zero.
+    zero. A cross on the zero line stands where no sample had a credit.
 
     Args:
         found: Results of `nudge` or `measure`; may be joined along `method` and `seed`.
@@ -60,25 +63,50 @@ def plot_nudge(
             predicted = _three(chosen["predicted_change"]).isel(method=i).mean("seed")
             dash: Any = ax.hlines(predicted, x - width / 2, x + width / 2, "black", linewidth=1.2)
             dash.set_label("to first order" if i == len(methods) - 1 else None)
+        empty = x[np.isnan(mean.values)]
+        if empty.size:
+            ax.scatter(empty, 0 * empty, s=20, marker="x", color=color, zorder=3, clip_on=False)
     _dress(ax, change, chosen)
     return ax
 
 
 def _dress(ax: Axes, change: xr.DataArray, chosen: xr.Dataset) -> None:
-    sizes = np.abs(change.mean("seed").values)
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    if sizes.size and sizes.max() > _FAR_APART * sizes.min():
-        ax.set_yscale("symlog", linthresh=float(sizes.min()), linscale=0.4)
-    names = [str(name) for name in change["layer"].values]
-    ax.set_xticks(np.arange(len(names)), names)
-    if sum(map(len, names)) > 70:
-        ax.tick_params(axis="x", rotation=45)
+    means = change.mean("seed").values
+    means = means[np.isfinite(means) & (means != 0)]
+    if means.size and np.abs(means).max() > _FAR_APART * np.abs(means).min():
+        _log_on_both_sides(ax, means)
+    if change.mean("seed").isnull().any():
+        ax.scatter([], [], s=20, marker="x", color="black", label="no credit")
+    label_blocks(ax, [str(name) for name in change["layer"].values])
     ax.axhline(0, color="black", linewidth=0.8)
     ax.set_xlabel("nudged block")
     where = f", eta = {float(chosen['eta']):g}" if "eta" in chosen.coords else ""
     ax.set_ylabel(f"mean change of the loss{where}")
     if ax.get_legend_handles_labels()[0]:
         ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _log_on_both_sides(ax: Axes, means: NDArray[np.float64]) -> None:
+    """Decades above and below zero, and around it a linear one, with labels that keep apart."""
+    from matplotlib.ticker import FixedLocator
+
+    exponents = np.floor(np.log10(np.abs(means))).astype(int)
+    low = max(exponents.min(), exponents.max() - _DECADES)
+    ax.set_yscale("symlog", linthresh=10.0**low, linscale=1.0)
+    tops = [exponents[means * side > 0].max(initial=low - 1) for side in (-1, 1)]
+    every = -(-sum(top - low + 1 for top in tops) // _LABELS)
+    sides = [-(10.0 ** np.arange(tops[0], low - 1.0, -every))]
+    sides += [10.0 ** np.arange(tops[1], low - 1.0, -every)]
+    ax.yaxis.set_major_locator(FixedLocator([0.0, *np.concatenate(sides)]))
+
+
+def label_blocks(ax: Axes, names: list[str]) -> None:
+    """Names along the x axis, slanted if they are long."""
+    ax.set_xticks(np.arange(len(names)), names)
+    ax.set_xlim(-0.6, len(names) - 0.4)
+    if sum(map(len, names)) > 70:
+        slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        ax.set_xticks(ax.get_xticks(), names, **slanted)
 
 
 def _one_eta(found: xr.Dataset, eta: float | None) -> xr.Dataset:

@@ -28,13 +28,14 @@ def joined(parts: Parts) -> dict[str, Array]:
 
 def norms(values: Mapping[str, Tensor]) -> Tensor:
     """Length of each sample's tensor, `(layer, sample)`."""
-    return torch.stack([v.double().flatten(1).norm(dim=1) for v in values.values()])
+    # On the CPU: blocks may be on different devices.
+    return torch.stack([v.double().flatten(1).norm(dim=1).cpu() for v in values.values()])
 
 
 def inner(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
     """Inner products of each sample's tensors, `(layer, sample)`."""
     pairs = zip(one.values(), other.values(), strict=True)
-    return torch.stack([(a.double() * b.double()).flatten(1).sum(1) for a, b in pairs])
+    return torch.stack([(a.double() * b.double()).flatten(1).sum(1).cpu() for a, b in pairs])
 
 
 def standard_error(values: Array) -> Array:

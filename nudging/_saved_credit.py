@@ -16,7 +16,10 @@ def saved_credit(result: xr.Dataset) -> xr.Dataset:
 
     Raises:
         ValueError: If there is none in it.
+        TypeError: If it is no dataset.
     """
+    if not isinstance(result, xr.Dataset):
+        raise TypeError(f"`result`: expected an xarray.Dataset, got {type(result).__name__}")
     chosen = [name for name in result.variables if str(name).startswith(_PREFIX)]
     if not chosen:
         raise ValueError("`result`: expected one with a saved credit, got none in it")

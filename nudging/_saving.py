@@ -37,3 +37,10 @@ def read_settings(dataset: xr.Dataset) -> dict[str, Any]:
     """The settings that `to_dataset` wrote."""
     settings: dict[str, Any] = json.loads(dataset.attrs["settings"])
     return settings
+
+
+def check_kind(credit: object, saved: Mapping[str, Any]) -> None:
+    """Refuse the state of another kind of credit."""
+    kind, found = type(credit).__name__, saved.get("credit")
+    if found != kind:
+        raise ValueError(f"`saved`: expected the state of a {kind}, got that of {found!r}")

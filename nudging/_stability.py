@@ -45,6 +45,7 @@ def stability(
         TypeError: If an argument is of the wrong kind.
     """
     check_whole("n_batches", n_batches, 2)
+    check_whole("batch_size", batch_size, 1)
     with observing(
         model, data, blocks, None, loss=loss, samples=n_batches * batch_size,
         batch_size=batch_size, seed=seed, label="stability",

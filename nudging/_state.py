@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from nudging._loss import Loss, losses_of
 from nudging._replay import Recorder, Replayer, Through, copied, intercepting
+from nudging._uncheckpointed import uncheckpointed
 from resonance import device_of, evaluating, preserving_rng
 
 Replace = Callable[[Tensor], Tensor | None]
@@ -93,13 +94,16 @@ class State:
             total: What to differentiate, made of the model's outputs.
             whole: Run all of the model, so that hooks in any place see the pass.
         """
-        points: dict[str, Tensor] = {}
+        points, given = dict[str, Tensor](), dict[str, Tensor]()
         first = self.blocks[0]
 
-        def hold(name: str, output: Tensor) -> Tensor:
+        def hold(name: str, output: Tensor) -> Tensor | None:
+            if output is given.get(name) and not output._version:
+                return None  # hooks in between only looked at it
             point = self.hidden[name] if name == first and not whole else output
             points[name] = point if point.requires_grad else point.detach().requires_grad_()
-            return points[name].clone()  # what follows may write into it
+            given[name] = points[name].clone()  # what follows may write into it
+            return given[name]
 
         holders = {name: lambda output, name=name: hold(name, output) for name in self.blocks}
         with torch.enable_grad():
@@ -109,7 +113,8 @@ class State:
                 "expected a loss that is one number and depends on the blocks, got "
                 f"{'none that needs a gradient' if not value.dim() else tuple(value.shape)}"
             )
-        found = torch.autograd.grad(value, [points[n] for n in self.blocks], allow_unused=True)
+        with evaluating(self.model):  # where activations were dropped, the model runs again
+            found = torch.autograd.grad(value, [points[n] for n in self.blocks], allow_unused=True)
         return {
             name: torch.zeros_like(points[name]) if grad is None else grad
             for name, grad in zip(self.blocks, found, strict=True)
@@ -146,11 +151,12 @@ def run(
 ) -> Any:
     """Call a model in eval mode; `replace` sees, and may change, the output of each block.
 
-    Should the model draw random numbers, they are the same in every pass. `early` puts `replace`
-    before other hooks of a block.
+    Should the model draw random numbers, they are the same in every pass. `early` calls `replace`
+    before other hooks of a block, too.
     """
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
+        stack.enter_context(uncheckpointed(model))
         stack.enter_context(preserving_rng([device_of(model)]))
         if any(_is_compiled(module) for module in model.modules()):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -158,14 +164,16 @@ def run(
         if through is not None:
             stack.enter_context(intercepting(watched, through))
         for name, module in blocks.items():
-            hook = module.register_forward_hook(_hook(replace[name]), prepend=early)
-            stack.enter_context(hook)
+            for prepend in {early, False}:
+                hook = module.register_forward_hook(_hook(replace[name]), prepend=prepend)
+                stack.enter_context(hook)
         named = inputs if isinstance(inputs, dict) else {}
         listed = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         args = () if named else listed
-        if tensors is None:
-            return model(*args, **named)
-        return functional_call(model, tensors, args, named)
+        # Every pass finds the buffers as they were, and what it writes goes to copies.
+        own = {**dict(model.named_buffers()), **(tensors or {})}
+        copies = {name: own[name].clone() for name, _ in model.named_buffers()}
+        return functional_call(model, {**(tensors or {}), **copies}, args, named)
 
 
 def count_samples(inputs: Any) -> int:

@@ -32,16 +32,16 @@ def calibrate_exits(
     Give one target. For an exit rate the threshold is a quantile of the confidences. For agreement
     or increase, candidates are tested from the highest down, each at level `delta`, until one
     fails (fixed-sequence testing); the last that passed is chosen. Samples must be independent and
-    like those to come; tokens of one sample need not be. The guarantee is for each row by itself,
-    not for the best of many.
+    like those to come, none of which may be longer than the longest here; tokens of one sample need
+    not be independent. The guarantee is for each row by itself, not for the best of many.
 
     Args:
         record: Made by `record_exits` from calibration data.
         exit_rate: The share of tokens that should leave early: the highest threshold that lets at
             least so many of the record's tokens leave.
-        agreement: The least share of tokens to be predicted as by the whole model (the mean over
-            samples of each one's share). The bound is finite-sample: binomial for one token per
-            sample, else Hoeffding-Bentkus over samples.
+        agreement: The least share of tokens to be predicted as by the whole model. The bound is
+            finite-sample: binomial for one token per sample, else Hoeffding-Bentkus over samples.
+            A share of 1 can be proved by nobody leaving only.
         increase: The largest relative increase of perplexity: 0.01 allows 1 %. Differences of
             cross-entropy have no bound, so this rests on Student's t over samples.
         delta: The chance allowed that the guarantee fails.
@@ -66,7 +66,7 @@ def calibrate_exits(
     taus = np.unique(np.append(check_thresholds("candidates", grid), 1.01))[::-1]
     exits, clusters = exits_of(record), Clusters.of(record)
     binary = bool((clusters.counts == 1).all())
-    bound = rate_bound(len(clusters.counts), delta, binary=binary)
+    bound = rate_bound(clusters.counts, delta)
     measures = [str(m) for m in record["measure"].values]
     found = {name: np.full((len(measures), len(exits)), np.nan) for name in _NAMES}
     for m, e in np.ndindex(len(measures), len(exits)):
@@ -117,11 +117,12 @@ def _last_passed(
         left = leave(confidence, tau, opened)
         if target == "agreement":
             differs = (prediction[left, token] != prediction[-1]).astype(float)
-            p = risk_p_value(clusters.means(differs), 1 - value, binary=binary)
+            limit = 1 - value
+            p = risk_p_value(clusters.padded_means(differs, limit), limit, binary=binary)
         else:
-            added = clusters.means(loss[left, token] - loss[-1])
-            p = mean_p_value(added, math.log1p(value))
-        if p > delta:
+            limit, added = math.log1p(value), loss[left, token] - loss[-1]
+            p = mean_p_value(clusters.padded_means(added, limit), limit)
+        if not p <= delta:  # NaN, of infinite losses, proves nothing
             break
         chosen, passed = float(tau), p
     return chosen, passed

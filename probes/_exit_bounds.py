@@ -29,7 +29,7 @@ def risk_p_value(risks: np.ndarray, limit: float, *, binary: bool) -> float:
         return float(binom.cdf(round(n * found), n, limit))
     below = (1 - found) * math.log((1 - found) / (1 - limit))
     divergence = below + (found * math.log(found / limit) if found > 0 else 0.0)
-    bentkus = math.e * float(binom.cdf(math.ceil(n * found), n, limit))
+    bentkus = math.e * float(binom.cdf(math.ceil(n * found - 1e-9), n, limit))
     return min(1.0, math.exp(-n * divergence), bentkus)
 
 
@@ -44,18 +44,25 @@ def mean_p_value(values: np.ndarray, limit: float) -> float:
     return float(student.cdf(gap / error, n - 1))
 
 
-def rate_bound(n: int, delta: float, *, binary: bool) -> float:
+def rate_bound(counts: np.ndarray, delta: float) -> float:
     """How far an exit rate may be from its expectation, at every threshold at once.
 
     For one token per sample it is the inequality of Dvoretzky, Kiefer, Wolfowitz and Massart. For
     several, the largest gap between the mean of n distribution functions and its expectation is,
     by convexity, no larger in the mean than that of n single tokens, sqrt(pi / 2n), and one sample
-    moves it by at most 1/n (McDiarmid).
+    moves it by at most 1/n (McDiarmid). Shorter samples are filled up with tokens that never leave:
+    the rate is then a ratio of two such means, of tokens that leave and of all.
+
+    Args:
+        counts: Tokens of each sample, `(sample,)`; the longest is as long as any to come.
+        delta: The chance that the bound fails.
 
     Example:
-        >>> round(rate_bound(200, 0.05, binary=True), 3)
+        >>> round(rate_bound(np.ones(200), 0.05), 3)
         0.096
     """
-    if binary:
+    n, longest = len(counts), counts.max()
+    if longest == 1:
         return math.sqrt(math.log(2 / delta) / (2 * n))
-    return math.sqrt(math.pi / (2 * n)) + math.sqrt(math.log(1 / delta) / (2 * n))
+    bound = math.sqrt(math.pi / (2 * n)) + math.sqrt(math.log(1 / delta) / (2 * n))
+    return bound if counts.min() == longest else float(2 * bound * longest / counts.mean())

@@ -1,5 +1,6 @@
 """Hooks that keep what the early exits see, and the model's own logits."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,4 +51,6 @@ class OutputHook(_Hook):
         capture = self.listener(module)
         if not isinstance(capture, ExitCapture) or capture.state != "open":
             return
-        capture.output, capture.version = output, logits_of(output)._version
+        capture.output, capture.version = output, None
+        with suppress(ValueError):  # no logits: the loss will say so, the pass itself is fine
+            capture.version = logits_of(output)._version

@@ -14,7 +14,6 @@ from resonance import evaluating, preserving_rng
 _GLUES: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
     "first token": lambda x: x[:, 0],
-    "last token": lambda x: x[:, -1],
     "mean": lambda x: x.mean(1),
     "mean without first token": lambda x: x[:, 1:].mean(1),
     "mean without five tokens": lambda x: x[:, 5:].mean(1),
@@ -107,9 +106,33 @@ def follow(root: nn.Module, trace: Trace) -> Head:
     # Something done in place would have deceived the search: the whole way must give the logits.
     with evaluating(root), preserving_rng():
         proof = head(root, trace.hidden[trace.layers[-1]])
-    if not _error(proof, trace.logits) <= _tolerance(trace.logits):
+    if not is_same(proof, trace.logits):
         raise ValueError(_lost(trace, steps))
+    _check_rivals(root, trace, head)
     return head
+
+
+def is_same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors come from the same operations on the same numbers."""
+    return _error(a, b) <= _tolerance(b)
+
+
+def _check_rivals(root: nn.Module, trace: Trace, head: Head) -> None:
+    """Refuse a second head while the logits are alike for all inputs: they prove nothing then."""
+    rows = trace.logits.flatten(0, -2)
+    if not torch.equal(rows, rows[:1].expand_as(rows)):
+        return
+    way = head.modules
+    for call in trace.calls:
+        if call.given is None or call.given.shape != trace.logits.shape:
+            continue
+        outside = not any(f"{call.name}.".startswith(f"{name}.") for name in way)
+        if outside and call.began > trace.last.ended and _has_parameters(root, call.name):
+            raise ValueError(
+                f"`head`: expected one head, found {way[-1]!r} and {call.name!r}, and logits that "
+                "are the same for every input (weights of 0?) do not tell which counts; give "
+                "`head` as a callable from a layer's output to logits"
+            )
 
 
 def _matching(x: Tensor, wanted: Tensor) -> str | None:
@@ -142,7 +165,6 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 
 def _tolerance(x: Tensor) -> float:
-    # The same operations on the same numbers, though perhaps on one sample at a time.
     return min(100 * torch.finfo(x.dtype).eps, 0.02) if x.is_floating_point() else 0.0
 
 

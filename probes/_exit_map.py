@@ -1,9 +1,7 @@
-import math
-
 import numpy as np
 import xarray as xr
 
-from probes._exit_routes import ANY, check_record, exits_of, leave
+from probes._exit_routes import ANY, check_record, check_thresholds, exits_of, leave
 from resonance import provenance
 
 
@@ -33,10 +31,9 @@ def exit_map(
         raise ValueError(f"`exit`: expected one of {', '.join(exits)}, got {exit!r}")
     if measure not in measures:
         raise ValueError(f"`measure`: expected one of {', '.join(measures)}, got {measure!r}")
-    if math.isnan(threshold):
-        raise ValueError("`threshold`: expected a number, got NaN")
+    (tau,) = check_thresholds("threshold", threshold, most=1)
     confidence = record["confidence"].sel(measure=measure).values
-    left = leave(confidence, threshold, exits[exit])
+    left = leave(confidence, tau, exits[exit])
     token = np.arange(len(left))
     loss, prediction = record["cross_entropy"].values, record["prediction"].values
     found = {
@@ -66,5 +63,5 @@ def exit_map(
             for name in ("token", "sample", "position", "target", "layer", "depth")
         },
         attrs=record.attrs
-        | provenance("probes.exit_map", threshold=float(threshold), measure=measure, exit=exit),
+        | provenance("probes.exit_map", threshold=float(tau), measure=measure, exit=exit),
     )

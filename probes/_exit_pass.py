@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
+from probes._exit_head import is_same
 from probes._exit_targets import IGNORED, check_exit_targets
 from probes._exit_trace import Trace, logits_of
 from probes._inspect import call
 from probes._pooling import first_tensor
-from probes._token_statistics import cosine, in_chunks, patience, token_statistics
+from probes._token_statistics import MEASURES, cosine, in_chunks, patience, token_statistics
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of every token that counts, batch by batch and then in one piece."""
+    """What is known of every token that counts, of a batch or of all."""
 
     loss: np.ndarray  # (layer, token)
     prediction: np.ndarray  # (layer, token)
@@ -54,7 +55,7 @@ def run_exits(
     """
     by_token = seen.logits.dim() == 3
     cut = by_token and all(_is_by_token(head, seen.hidden[k]) for k, head in heads.items())
-    pieces = []
+    whole, done = _room(len(names), int((targets != IGNORED).sum())), 0
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # old code ignores new hooks
         states = {name: _listen(stack, root.get_submodule(name)) for name in names}
@@ -63,13 +64,28 @@ def run_exits(
             goals = targets[i : i + step]
             output = logits_of(call(root, rows_of(inputs, i, i + step)))
             _check(goals, output)
-            pieces.append(_batch(states, heads, output, goals, i, cut=cut))
+            if not by_token and names[-1] in heads:
+                _check_way(heads[names[-1]], states[names[-1]].after, output)
+            piece = _batch(states, heads, output, goals, i, cut=cut)
+            size = len(piece.target)
+            for field in fields(Found):
+                getattr(whole, field.name)[..., done : done + size] = getattr(piece, field.name)
+            done += size
             del output  # before the next pass makes another as large
-    fields = ("loss", "prediction", "confidence", "sample", "position", "target")
-    joined = {f: np.concatenate([getattr(p, f) for p in pieces], axis=-1) for f in fields}
-    if not joined["target"].size:
+    return whole
+
+
+def _room(layers: int, tokens: int) -> Found:
+    """Where the numbers of all tokens go: filled batch by batch, so that nothing is held twice."""
+    if not tokens:
         raise ValueError(f"`data`: expected targets that count, all are {IGNORED}")
-    return Found(**joined)
+    places = (np.empty(tokens, dtype=np.int64) for _ in range(3))
+    return Found(
+        np.empty((layers, tokens)),
+        np.empty((layers, tokens), dtype=np.int64),
+        np.empty((len(MEASURES), layers, tokens)),
+        *places,
+    )
 
 
 def rows_of(inputs: Any, start: int, stop: int) -> Any:
@@ -89,13 +105,12 @@ def _batch(
     kept = targets != IGNORED
     goals, classes = targets[kept].long(), output.shape[-1]
     losses, guesses, sure = [], [], []
-    for name, state in states.items():
+    for index, (name, state) in enumerate(states.items()):
         assert state.after is not None
-        head = heads.get(name)
-        if head is None:
+        if index == len(states) - 1:
             chunks = in_chunks(output, kept, classes, _as_it_is, by_token=output.dim() == 3)
         else:
-            chunks = in_chunks(state.after, kept, classes, head, by_token=cut)
+            chunks = in_chunks(state.after, kept, classes, heads[name], by_token=cut)
         done, rows = 0, []
         for logits in chunks:
             rows.append(
@@ -139,8 +154,19 @@ def _listen(stack: ExitStack, module: nn.Module) -> _State:
 
 def _is_by_token(head: Callable[[Tensor], Tensor], hidden: Tensor) -> bool:
     """Whether a head gives a token the same logits when it sees that one alone."""
+    if hidden.shape[1] < 2:  # a single one does not tell
+        return False
     whole, alone = head(hidden)[:, -1:], head(hidden[:, -1:])
     return whole.shape == alone.shape and bool(torch.allclose(whole, alone, rtol=1e-3, atol=1e-5))
+
+
+def _check_way(head: Callable[[Tensor], Tensor], hidden: Tensor | None, output: Tensor) -> None:
+    # Pooling may look at the input: a mean over what is not padding is a plain mean without any.
+    if hidden is None or not is_same(head(hidden), output):
+        raise ValueError(
+            "`head`: the model's way from its last layer to its output is not the same for all "
+            "data (does it look at padding?); give a callable"
+        )
 
 
 def _as_it_is(x: Tensor) -> Tensor:

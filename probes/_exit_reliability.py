@@ -24,8 +24,8 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
         be a probability, that of `correct`; for others it is a distance all the same); `auroc`, the
         chance that a token with the event has more confidence than one without (ties count half),
         NaN where all have it or none; `auroc_se`, over samples. The curve over `bin`: `frequency`
-        of the event with `frequency_se`, `mean_confidence` and `share` of tokens; NaN where a bin
-        is empty, or the measure undefined.
+        of the event with `frequency_se` (over samples; NaN for a single one), `mean_confidence` and
+        `share` of tokens; NaN where a bin is empty, or the measure undefined.
 
     Raises:
         ValueError: If `bins` is below 1.
@@ -92,7 +92,7 @@ def _auroc(
 def _bin_errors(
     which: np.ndarray, happened: np.ndarray, frequency: np.ndarray, clusters: Clusters
 ) -> np.ndarray:
-    """Standard error over samples of the frequency in each bin."""
+    """Standard error over samples of the frequency in each bin, NaN where one sample is all."""
     k, bins = len(clusters.counts), len(frequency)
     if k < 2:
         return np.full(bins, np.nan)
@@ -100,8 +100,9 @@ def _bin_errors(
     cell = sample * bins + which
     residual = np.bincount(cell, happened - frequency[which], k * bins).reshape(k, bins)
     count = np.bincount(which, minlength=bins)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        errors: np.ndarray = np.sqrt(np.square(residual).sum(0) * k / (k - 1)) / count
+    several = (np.bincount(cell, minlength=k * bins).reshape(k, bins) > 0).sum(0) > 1
+    errors = np.full(bins, np.nan)
+    errors[several] = np.sqrt(np.square(residual).sum(0) * k / (k - 1))[several] / count[several]
     return errors
 
 

@@ -32,9 +32,13 @@ class Clusters:
         spread = np.square(sums - mean * self.counts).sum() * n / (n - 1) if n > 1 else np.nan
         return float(mean), float(np.sqrt(spread) / total)
 
-    def means(self, values: np.ndarray) -> np.ndarray:
-        """The mean of each sample."""
-        found: np.ndarray = np.add.reduceat(values, self.starts) / self.counts
+    def padded_means(self, values: np.ndarray, limit: float) -> np.ndarray:
+        """One number per sample, the mean of which is below `limit` where that over tokens is.
+
+        It is the mean of each sample, made as long as the longest by tokens right at the limit.
+        """
+        sums, longest = np.add.reduceat(values, self.starts), self.counts.max()
+        found: np.ndarray = (sums + limit * (longest - self.counts)) / longest
         return found
 
 
@@ -80,9 +84,13 @@ def check_record(record: xr.Dataset) -> None:
         raise TypeError("`record`: expected a Dataset made by probes.record_exits")
 
 
-def check_thresholds(name: str, values: object) -> np.ndarray:
+def check_thresholds(name: str, values: object, *, most: int | None = None) -> np.ndarray:
     """One or more numbers, none NaN."""
-    found = np.atleast_1d(np.asarray(values, dtype=float))
-    if found.ndim != 1 or not found.size or np.isnan(found).any():
-        raise ValueError(f"`{name}`: expected one or more numbers, none NaN, got {values!r}")
+    try:
+        found = np.atleast_1d(np.asarray(values, dtype=float))
+    except (TypeError, ValueError):  # no numbers at all
+        found = np.array([np.nan])
+    if found.ndim != 1 or not 0 < found.size <= (most or np.inf) or np.isnan(found).any():
+        wanted = "a number, not NaN" if most == 1 else "one or more numbers, none NaN"
+        raise ValueError(f"`{name}`: expected {wanted}, got {values!r}")
     return found

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from probes._flop_counter import FlopCounter
 from probes._inspect import call
 from probes._likely_inputs import likely_inputs
 from probes._pooling import first_tensor
@@ -115,7 +115,7 @@ def logits_of(output: Any) -> Tensor:
 
 def _run(root: nn.Module, layers: list[str], sample: Any) -> Trace:
     found = Trace(layers)
-    clock, counter = iter(range(10**9)), FlopCounterMode(display=False)
+    clock, counter = iter(range(10**9)), FlopCounter()
     running: dict[str, list[Call]] = {}
 
     def begin(name: str, args: Any, kwargs: Any) -> None:

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from probes._decodable import Decodable, Decoding, as_decodable
 from probes._generate_cost import compute_of, count_flops, named
-from probes._generate_settings import Settings, check
+from probes._generate_settings import Settings, check, check_reach
 from resonance import device_of, evaluating, preserving_rng, provenance, unwrap
 
 NAMES = {
@@ -86,6 +86,7 @@ def generate(
         settings = check(
             model, vocabulary, prompt, tokens, layers, threshold, skipped, temperature, follow
         )
+        check_reach(decoder, settings.prompt.shape[1] + tokens - 1, device)
         generator = torch.Generator().manual_seed(seed)
         draws = torch.rand(len(settings.prompt), tokens, generator=generator, dtype=torch.float64)
         rows = [

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from probes._decodable import Decodable
+from probes._flop_counter import FlopCounter
 
 
 def count_flops(model: Decodable, device: torch.device) -> tuple[dict[str, int], int]:
@@ -14,7 +14,7 @@ def count_flops(model: Decodable, device: torch.device) -> tuple[dict[str, int],
     one = torch.zeros(1, 1, dtype=torch.long, device=device)
     x = model.embed(one, one[0])
     layer, counts = model.layers[-1], {}
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounter() as counter:
         cache = layer.project(x, one[0])
         counts["projection"] = counter.get_total_flops()
         x = layer.attend(x, one[0], *cache)

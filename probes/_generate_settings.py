@@ -3,9 +3,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from probes._decodable import Decodable
 from resonance import find_layers, unwrap
 
 
@@ -54,6 +56,18 @@ def check(
     return Settings(start, exits, thresholds, skipped == "propagate", temperature, follow)
 
 
+def check_reach(model: Decodable, positions: int, device: torch.device) -> None:
+    """Refuse a text of more positions than the model has, before the first is decoded."""
+    last = torch.tensor([positions - 1], device=device)
+    try:
+        model.layers[0].project(model.embed(torch.zeros_like(last)[None], last), last)
+    except (IndexError, RuntimeError, ValueError) as error:  # the model's own words
+        raise ValueError(
+            f"`tokens`: the model fails at position {positions - 1}, the last of prompt and tokens "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
 def _tokens(name: str, ids: Any, vocabulary: int) -> Tensor:
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         kind = str(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
@@ -88,10 +102,13 @@ def _exits(model: nn.Module, layers: str | Sequence[str]) -> dict[int, str]:
 
 
 def _thresholds(threshold: float | Sequence[float], exits: dict[int, str]) -> tuple[float, ...]:
-    values = [threshold] * len(exits) if isinstance(threshold, int | float) else list(threshold)
-    if len(values) != len(exits):
+    try:
+        values = np.asarray(threshold, dtype=float)
+    except (TypeError, ValueError):
+        values = np.array(np.nan)
+    if np.isnan(values).any() or values.ndim > 1:
+        raise ValueError(f"`threshold`: expected numbers, got {threshold!r}")
+    if values.ndim and len(values) != len(exits):
         want = f"one, or one for each of {len(exits)} early exits"
         raise ValueError(f"`threshold`: expected {want}, got {len(values)}")
-    if any(math.isnan(value) for value in values) or threshold != threshold:
-        raise ValueError(f"`threshold`: expected numbers, got {threshold!r}")
-    return tuple(map(float, values))
+    return tuple(np.broadcast_to(values, len(exits)).tolist())

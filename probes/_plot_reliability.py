@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
+_RARE = 0.01  # of the tokens
 _WANTED = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
 
 
@@ -18,8 +19,9 @@ def plot_reliability(
     """Draw how often an event happens against the confidence, one curve per layer.
 
     On the diagonal confidence is the frequency; below it the exit is too sure of itself. Bars are
-    standard errors, the area of a dot is the share of tokens. The legend has the expected
-    calibration error and the area under the ROC curve.
+    standard errors, the area of a dot is the share of tokens; bins with less than 1 % of them are
+    pale and not joined to the curve. The legend has the expected calibration error and the area
+    under the ROC curve.
 
     Args:
         reliability: Made by `exit_reliability` or `exits`. A dimension `seed` is averaged over.
@@ -53,16 +55,15 @@ def plot_reliability(
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="confidence is frequency")
     for i, layer in enumerate(part["layer"].values):
         row = part.sel(layer=layer)
-        x, y = row["mean_confidence"].values, row["frequency"].values
+        x, y, share = (row[name].values for name in ("mean_confidence", "frequency", "share"))
         label = f"{layer}: ECE {float(row['ece']):.3f}, AUROC {float(row['auroc']):.2f}"
-        look: dict[str, Any] = {
-            "color": f"C{i}",
-            "capsize": 2,
-            "linewidth": 1.2,
-            "label": label,
-        } | style
-        ax.errorbar(x, y, row["frequency_se"].values, **look)
-        ax.scatter(x, y, 300 * np.nan_to_num(row["share"].values), color=look["color"], alpha=0.4)
+        look: dict[str, Any] = {"color": f"C{i}", "linewidth": 1.2, "label": label} | style
+        rare = ~(share >= _RARE)
+        for pale in (False, True):
+            shown = np.where(rare == pale, y, np.nan)
+            faint = {"alpha": 0.25, "linestyle": "", "marker": ".", "label": None} if pale else {}
+            ax.errorbar(x, shown, row["frequency_se"].values, **look | faint)
+        ax.scatter(x, y, 300 * np.nan_to_num(share), color=look["color"], alpha=0.4)
     ax.set(
         xlabel=f"{measure}, mean of a bin",
         ylabel=f"share of tokens: {event}",

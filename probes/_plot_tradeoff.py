@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 _WANTED = ("perplexity", "random_perplexity", "fixed_perplexity", "oracle_perplexity", "shallow")
 
@@ -45,24 +46,27 @@ def plot_tradeoff(
 
         _, ax = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     groups = [None] if hue is None else list(chosen[hue].values)
+    routed = []
     for i, group in enumerate(groups):
         part = chosen if hue is None else chosen.sel({hue: group})
         name = "" if group is None else f"{group}: "
-        _draw(ax, part, compute, f"C{i}", name, style)
+        routed.append(_draw(ax, part, compute, f"C{i}", name, style))
     ax.set(
         xlabel=str(routes[compute].attrs.get("long_name", compute)),
         ylabel="perplexity",
     )
     ax.grid(alpha=0.3)
-    ax.legend(fontsize="small")
+    ax.legend(handles=None if hue is None else [*routed, *_in_grey()], fontsize="small")
     return ax
 
 
 def _draw(
     ax: Axes, part: xr.Dataset, compute: str, colour: str, name: str, style: dict[str, Any]
-) -> None:
+) -> Line2D:
+    """One group of curves; the routed one is returned."""
     mean = part.mean("seed") if "seed" in part.dims else part
     curves = {"perplexity": ("-", "routed by confidence"), "random_perplexity": ("--", "at random")}
+    drawn = []
     for variable, (line, words) in curves.items():
         if "seed" in part.dims:
             for seed in range(part.sizes["seed"]):
@@ -72,12 +76,22 @@ def _draw(
         look = {"color": colour, "marker": "o" if line == "-" else "", "markersize": 4}
         x, y = _sorted(mean[compute].values, mean[variable].values)
         more = style if line == "-" else {}
-        ax.plot(x, y, line, **{**look, "label": f"{name}{words}", **more})
+        drawn += ax.plot(x, y, line, **{**look, "label": f"{name}{words}", **more})
     where = "fixed_compute_with_head" if compute == "compute_with_head" else "depth"
     fixed = f"{name}fixed depth"
     ax.plot(mean[where], mean["fixed_perplexity"], "s", color=colour, mfc="none", label=fixed)
     oracle = float(mean["oracle_perplexity"])
     ax.axhline(oracle, color=colour, linestyle=":", linewidth=1, label=f"{name}oracle")
+    return drawn[0]
+
+
+def _in_grey() -> list[Line2D]:
+    """What the curves of all colours have in common, for the legend."""
+    return [
+        Line2D([], [], color="0.4", linestyle="--", label="at random"),
+        Line2D([], [], color="0.4", linestyle="", marker="s", mfc="none", label="fixed depth"),
+        Line2D([], [], color="0.4", linestyle=":", linewidth=1, label="oracle"),
+    ]
 
 
 def _sorted(x: Any, y: Any) -> tuple[Any, Any]:

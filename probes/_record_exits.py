@@ -7,13 +7,13 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from probes._attach import _check_model
 from probes._attach_exits import NormLike, resolve_heads
 from probes._exit_losses import Exits
 from probes._exit_pass import rows_of, run_exits
 from probes._exit_trace import Trace, name_layers, trace
+from probes._flop_counter import FlopCounter
 from probes._token_statistics import MEASURES
 from resonance import evaluating, preserving, provenance, take, unwrap
 
@@ -38,8 +38,9 @@ def record_exits(
 ) -> xr.Dataset:
     """Run a model once over data and keep, for every token and exit, what routing needs to know.
 
-    Logits are never kept beyond a chunk of tokens: what stays is about 100 bytes per token and
-    exit. The last layer's numbers come from the model's own output, the others' from the head.
+    Logits are never kept beyond a batch of the model's own: what stays is about 65 bytes per token
+    and exit. The data themselves are held in memory. The last layer's numbers come from the model's
+    own output, the others' from the head.
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
@@ -84,6 +85,7 @@ def record_exits(
     ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=2**40)
     seen = trace(root, names, rows_of(inputs, 0, 1))
     places = _check_depths(depths, names) if depths is not None else seen.depths()
+    _check_samples_first(seen)
     heads, way = _heads(root, seen, head, norm)
     step = batch_size or max(1, min(_BATCH, _LOGITS // seen.logits[0].numel()))
     # Values too: nothing forbids a model to write to its buffers in eval mode.
@@ -131,7 +133,10 @@ _NAMES = {
 def _heads(
     root: nn.Module, seen: Trace, head: str | HeadOf | Exits, norm: NormLike
 ) -> tuple[dict[str, HeadOf], str]:
-    """For each early exit, a function from its layer's output to logits; and its description."""
+    """For each exit, a function from its layer's output to logits; and its description.
+
+    The last layer has one where it is known to give the model's own output.
+    """
     if isinstance(head, Exits):
         if head.layers != seen.layers:
             raise ValueError(f"`head`: expected exits at {seen.layers}, got some at {head.layers}")
@@ -139,17 +144,29 @@ def _heads(
     if head == "own":
         raise ValueError("`head`: own heads are trained; give the Exits that hold them")
     points, _ = resolve_heads(root, seen, head, norm, 0)
-    way = str(next(iter(points.values())).head)
-    return {name: partial(point.head, root) for name, point in points.items()}, way
+    way = next(iter(points.values())).head
+    heads: dict[str, HeadOf] = {k: partial(point.head, root) for k, point in points.items()}
+    if head == "model" and norm == "auto":
+        heads[seen.layers[-1]] = partial(way, root)
+    return heads, str(way)
 
 
 def _flops(seen: Trace, heads: dict[str, HeadOf]) -> list[list[float]]:
     body, last = [float(seen.flops[name]) for name in seen.layers], []
-    for name, head in heads.items():
-        with FlopCounterMode(display=False) as counter:
-            head(seen.hidden[name])
+    for name in seen.layers[:-1]:
+        with FlopCounter() as counter:
+            heads[name](seen.hidden[name])
         last.append(float(counter.get_total_flops()))
     return [body, [*last, float(seen.total_flops) - body[-1]]]
+
+
+def _check_samples_first(seen: Trace) -> None:
+    for name, hidden in seen.hidden.items():
+        if len(hidden) != 1:  # the pass had one sample
+            raise ValueError(
+                f"`layers` at {name!r}: expected an output with the samples first, got shape "
+                f"{tuple(hidden.shape)} for one sample"
+            )
 
 
 def _check_depths(depths: Sequence[float], names: list[str]) -> list[float]:

@@ -28,7 +28,9 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
         >>> torch.equal(layer.weight, before), layer.training
         (True, True)
     """
-    owners = [(m, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
+    # A scripted module keeps its tensors where nothing can take them away.
+    plain = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
+    owners = [(m, dict(m._parameters), dict(m._buffers)) for m in plain]
     tensors = [*model.parameters(), *model.buffers()]
     parameters = list(model.parameters())
     grads = [p.grad for p in parameters]

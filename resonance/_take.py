@@ -138,7 +138,15 @@ def _join(batches: Iterable[Batch], samples: int | None) -> Batch:
     pieces = list(batches)
     if not pieces or not len(tree_leaves(pieces[0][0])[0]):
         raise ValueError("`data`: expected at least one sample, got none")
-    whole = tree_map(lambda *leaves: torch.cat(leaves), *pieces) if len(pieces) > 1 else pieces[0]
+    if len(pieces) == 1:
+        return _rows(pieces[0], 0, samples)
+    try:
+        whole = tree_map(lambda *leaves: torch.cat(leaves), *pieces)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            "`data`: expected batches that can be joined, with samples of one shape (pad texts of "
+            f"unequal length, their targets with -100): {error}"
+        ) from error
     return _rows(whole, 0, samples)
 
 

@@ -62,7 +62,7 @@ def gpt2(seed=0, layers=3) -> GPT2LMHeadModel:
 def vit(seed=0, **options) -> nn.Module:
     torch.manual_seed(seed)
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 2}
-    return timm.models.VisionTransformer(**sizes, num_classes=5, **options)
+    return timm.models.VisionTransformer(**(sizes | options), num_classes=5)
 
 
 def images(samples=6, seed=0) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from torch import nn
 
 import probes
 from probes import schedules, weightings
+from probes._exit_head import _GLUES, _matching
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,21 @@ def test_vit_takes_its_norm_pooling_and_head(pool):
     torch.testing.assert_close(loss, 0.2 * parts[0] + 0.3 * parts[1] + 0.5 * parts[2])
 
 
+@pytest.mark.parametrize(
+    "pooling", ["mean", "mean without first token", "mean without five tokens"]
+)
+def test_the_best_of_poolings_that_hardly_differ(pooling):
+    # Numbers of 10 bits, whose means with and without some tokens are the same to 2 %.
+    x = (1 + 0.3 * torch.randn(1, 80, 4, generator=torch.Generator().manual_seed(0))).half()
+    assert _matching(x, _GLUES[pooling](x)) == pooling
+
+
+def test_dropout_before_the_head_does_not_hide_the_way():
+    model = nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Dropout(0.5), nn.Linear(4, 3)).train()
+    exits = probes.attach_exits(model, ["0", "1"], sample=torch.randn(2, 4))
+    assert "2 > 3" in repr(exits)
+
+
 def test_soft_targets_of_a_classifier():
     model, (x, y) = vit(), images()
     exits = probes.attach_exits(model, "blocks.*")
@@ -185,6 +201,9 @@ def test_parameter_groups_of_exits_with_own_heads():
     assert any(p is exits.heads[0].weight for p in first["params"])
     assert any(p is exits.heads[1].bias for p in second["params"])
     assert any(p is model.head.weight for p in last["params"])
+    for block, group in zip(model.blocks, (first, second, last), strict=True):
+        assert {id(p) for p in block.parameters()} <= {id(p) for p in group["params"]}
+    assert any(p is model.embed.weight for p in first["params"])
     with pytest.raises(ValueError, match="`factors`"):
         exits.parameter_groups(lr=1.0, factors=(1, 2))
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from exit_models import BLOCKS, text, text_model
-from made_records import uniform_confidence
+from made_records import make_record, uniform_confidence
 
 import probes
 from probes._exit_bounds import mean_p_value, rate_bound, risk_p_value
@@ -85,7 +85,68 @@ def test_exit_rates_stay_within_their_bound(tokens, shared):
         expected = 1 - float(row["tau"])  # confidence is uniform
         gaps.append(abs(float(row["exit_rate"]) - expected))
     assert np.mean(np.array(gaps) > float(row["rate_bound"])) <= delta
-    assert float(row["rate_bound"]) == rate_bound(50, delta, binary=tokens == 1)
+    assert float(row["rate_bound"]) == rate_bound(np.full(50, tokens), delta)
+
+
+def unequal(rng, samples):
+    """Half of the samples have nine tokens, all like each other and often wrong; half have one.
+
+    A long one is wrong with chance 0.3 where it leaves, a short one never; all are equally sure,
+    so that of tokens that leave (1 - tau), a share of 0.9 x 0.3 is wrong.
+    """
+    long = np.repeat([9, 1], samples // 2)
+    sample = np.repeat(np.arange(samples), long)
+    u, wrong = rng.random(samples)[sample], (rng.random(samples) < 0.3)[sample]
+    wrong &= (long == 9)[sample]
+    n = len(sample)
+    prediction = np.stack([wrong.astype(int), np.zeros(n, dtype=int)])
+    loss = np.stack([np.where(wrong, 1.5, 1.0), np.ones(n)])
+    sure = np.stack([u, np.ones(n)])
+    return make_record(sure, loss, prediction, np.zeros(n, dtype=int), sample)
+
+
+@pytest.mark.parametrize("target", [{"agreement": 0.9}, {"increase": math.expm1(0.05)}])
+def test_long_samples_count_by_their_tokens(target):
+    # Wrong: 0.27 (1 - tau); added: half of that. Both targets allow 1 - tau up to 0.1 / 0.27; by
+    # samples in place of tokens it would be nearly twice as many.
+    rng, delta, runs = np.random.default_rng(0), 0.2, 150
+    taus = np.array(
+        [float(chosen(unequal(rng, 200), delta=delta, **target)["tau"]) for _ in range(runs)]
+    )
+    failed = np.mean(taus < 1 - 0.1 / 0.27 - 1e-9)
+    assert failed <= delta + 3 * math.sqrt(delta * (1 - delta) / runs)
+    assert np.median(taus) < 0.9  # not safe by refusing all
+
+
+def test_exit_rates_of_unequal_samples_stay_within_their_bound():
+    rng, delta, gaps = np.random.default_rng(0), 0.2, []
+    for _ in range(200):
+        row = chosen(unequal(rng, 100), exit_rate=0.4, delta=delta)
+        gaps.append(abs(float(row["exit_rate"]) - (1 - float(row["tau"]))))
+    bound = float(row["rate_bound"])
+    assert np.mean(np.array(gaps) > bound) <= delta
+    assert bound == pytest.approx(2 * 9 / 5 * rate_bound(np.full(100, 9), delta))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_an_infinite_loss_proves_nothing():
+    record = uniform_confidence(np.random.default_rng(0), 50)
+    record["cross_entropy"][:, 3] = np.inf
+    row = chosen(record, increase=0.5)
+    assert float(row["tau"]) == 1.01
+    assert math.isnan(float(row["p_value"]))
+
+
+def test_testing_stops_at_the_first_failure():
+    # The surest tenth loses by leaving, all others gain: lower thresholds would look fine.
+    sure = np.stack([np.linspace(0, 1, 1000), np.ones(1000)])
+    loss = np.stack([np.where(sure[0] > 0.9, 2.0, 0.5), np.ones(1000)])
+    guess = np.zeros((2, 1000), dtype=int)
+    record = make_record(sure, loss, guess, guess[0], np.arange(1000))
+    assert float(chosen(record, exit_rate=1.0)["increase"]) < 0
+    row = chosen(record, increase=0.001)
+    assert float(row["tau"]) == 1.01
+    assert float(row["exit_rate"]) == 0
 
 
 def test_few_samples_prove_nothing_and_nobody_leaves():

@@ -151,6 +151,7 @@ def test_backprop_predicts_and_random_does_not():
     blocks = ["embed", "blocks.*"]
     true = nudging.measure(model, data, nudging.backprop, blocks, samples=None)
     blind = nudging.measure(model, data, nudging.random(1), blocks, samples=None)
+    assert true.attrs["dtype"] == "float64"  # of a model in single precision
     assert (true["correlation"] > 0.99).all()
     np.testing.assert_allclose(true["cosine"], 1.0, rtol=1e-6)
     assert (np.abs(blind["correlation"] / blind["correlation_se"]) < 3.5).all()

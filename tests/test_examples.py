@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 ONE = ["--seeds", "1"]
 TINY = {
     "credit_audit.py": [*ONE, "--methods", "SB+pen", "CB+pen", "DFA+pen", "frozen"],
+    "credit_gate.py": ONE,
     "early_exit.py": ["--seeds", "2", "--epochs", "1"],
     "figure4_attention.py": ONE,
     "figure5_landscape.py": ["--size", "5", "--samples", "40"],

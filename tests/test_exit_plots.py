@@ -72,6 +72,9 @@ def test_tradeoff_tells_a_further_dimension_by_colour():
     assert (
         drawn["margin: routed by confidence"].get_color() != drawn["entropy: at random"].get_color()
     )
+    legend = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert legend[:2] == ["max softmax: routed by confidence", "margin: routed by confidence"]
+    assert legend[5:] == ["at random", "fixed depth", "oracle"]  # once for all colours
     with pytest.raises(ValueError, match="`hue`: expected one dimension"):
         probes.plot_tradeoff(routes().expand_dims(variant=["a", "b"]))
     for settings, words in (
@@ -86,12 +89,16 @@ def test_tradeoff_tells_a_further_dimension_by_colour():
 def test_reliability_shows_frequencies_with_their_errors():
     found = probes.exit_reliability(record(), bins=5)
     ax = probes.plot_reliability(found, event="agrees", measure="margin")
-    assert len(ax.containers) == found.sizes["layer"]
-    for bars, layer in zip(ax.containers, found["layer"].values, strict=True):
+    assert len(ax.containers) == 2 * found.sizes["layer"]
+    for i, layer in enumerate(found["layer"].values):
         row = found.sel(layer=layer, event="agrees", measure="margin")
-        np.testing.assert_allclose(bars[0].get_xdata(), row["mean_confidence"])
-        np.testing.assert_allclose(bars[0].get_ydata(), row["frequency"])
-        assert f"ECE {float(row['ece']):.3f}" in bars.get_label()
+        curve, rare = ax.containers[2 * i : 2 * i + 2]
+        common = row["share"].values >= 0.01
+        np.testing.assert_allclose(curve[0].get_xdata(), row["mean_confidence"])
+        np.testing.assert_allclose(curve[0].get_ydata(), row["frequency"].where(common))
+        np.testing.assert_allclose(rare[0].get_ydata(), row["frequency"].where(~common))
+        assert rare[0].get_alpha() < 0.5
+        assert f"ECE {float(row['ece']):.3f}" in curve.get_label()
     for settings, words in (
         ({"event": "luck"}, "`event`: expected one of correct, agrees, as good, got 'luck'"),
         ({"measure": "luck"}, "`measure`: expected one of max softmax"),

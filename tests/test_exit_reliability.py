@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from exit_models import BLOCKS, sharpened, text
 from made_records import uniform_confidence
 from sklearn.calibration import calibration_curve
@@ -98,6 +99,17 @@ def test_errors_are_those_over_samples():
     np.testing.assert_allclose(found["frequency_se"], np.std(frequencies, axis=0), rtol=0.2)
 
 
+def test_a_bin_with_one_sample_has_no_error():
+    record = uniform_confidence(np.random.default_rng(1), 20, tokens=3)
+    record["confidence"].values[0, 0] = np.repeat(np.linspace(0.1, 0.39, 20), 3)
+    record["confidence"].values[0, 0, :3] = 0.9  # a bin of one sample, three tokens
+    record["confidence"].values[0, 0, 3:5] = 0.7  # two tokens of two samples
+    record["confidence"].values[0, 0, 6] = 0.7
+    found = probes.exit_reliability(record, bins=5).sel(event="agrees").isel(layer=0, measure=0)
+    assert found["frequency_se"].isnull().values.tolist() == [False, False, True, False, True]
+    assert found["frequency"].isnull().values.tolist() == [False, False, True, False, False]
+
+
 def test_map_of_tokens(record):
     found = probes.exit_map(record, 0.25)
     sure = record["confidence"].sel(measure="max softmax").values
@@ -119,10 +131,19 @@ def test_map_of_tokens(record):
     assert set(alone["left_at"].values) == {1, 2}
 
 
+def test_a_calibrated_threshold_is_taken_as_it_comes(record):
+    tau = probes.calibrate_exits(record, exit_rate=0.3)["tau"].sel(measure="margin", exit="any")
+    found = probes.exit_map(record, tau, measure="margin")
+    xr.testing.assert_identical(found, probes.exit_map(record, float(tau), measure="margin"))
+    assert 0.3 <= float((found["left_at"] < 2).mean()) < 0.32
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": float("nan")}, "`threshold`"),
+        ({"threshold": float("nan")}, "`threshold`: expected a number, not NaN, got nan"),
+        ({"threshold": "high"}, "`threshold`: expected a number"),
+        ({"threshold": [0.1, 0.2]}, "`threshold`: expected a number"),
         ({"threshold": 0.5, "measure": "other"}, "`measure`: expected one of max softmax"),
         ({"threshold": 0.5, "exit": "blocks.2"}, "`exit`: expected one of blocks.0, blocks.1, any"),
     ],

@@ -65,3 +65,13 @@ def test_the_tables_have_every_variant_and_the_baselines(result):
     skipped = exit_study.skip(model, CORPUS, samples=2, threshold=0.0).splitlines()
     assert len(skipped) == 4
     assert skipped[2].split()[4] == "0.333"  # all leave after the first of three layers
+
+
+def test_the_threshold_is_that_of_the_calibration_part():
+    model = train(CORPUS, VARIANTS[1], seed=1, epochs=1)
+    tau = exit_study.calibrated(model, CORPUS, exit_rate=0.25)
+    x, _ = text.windows(CORPUS.calibration)
+    with torch.no_grad():
+        hidden = model.layers[0](model.embed(x, torch.arange(64)))
+        sure = model.head(hidden).softmax(-1).amax(-1).flatten()
+    assert float((sure >= tau - 1e-6).double().mean()) == pytest.approx(0.25, abs=1 / len(sure))

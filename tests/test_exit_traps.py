@@ -51,6 +51,27 @@ def test_stale_and_wrong_losses_are_refused():
         exits.loss(y)
 
 
+def test_a_layer_that_comes_to_run_twice_is_refused():
+    model, (ids, y) = text_model(), text()
+    exits = probes.attach_exits(model, BLOCKS, weights=(1, 0, 1))
+    model.blocks[1] = model.blocks[0]
+    model(ids)
+    with pytest.raises(RuntimeError, match="ran 2 times"):
+        exits.loss(y)
+
+
+def test_measuring_without_gradients_is_no_step():
+    model, (ids, y) = text_model(), text()
+    exits = probes.attach_exits(model, BLOCKS)
+    with exits.listening(), torch.no_grad():
+        model.eval()(ids)
+        exits.loss(y)
+    assert exits.step == 0
+    model.train()(ids)
+    exits.loss(y)
+    assert exits.step == 1
+
+
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
@@ -93,6 +114,22 @@ def test_arguments_that_do_not_fit_change_nothing(layers, settings, message):
     with pytest.raises(ValueError, match=message):
         probes.attach_exits(model, layers, **settings)
     assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_function_before_the_head_is_found_out(in_place):
+    class Rectified(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.neck = nn.Tanh(), nn.Tanh(), nn.Linear(4, 4)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            x = self.neck(self.second(self.first(x)))
+            return self.head(x.relu_() if in_place else x.relu())
+
+    with pytest.raises(ValueError, match="cannot follow the model from 'second' > neck"):
+        probes.attach_exits(Rectified(), ["first", "second"], sample=torch.randn(3, 4))
 
 
 def test_a_layer_that_runs_twice_is_refused():

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from exit_models import BLOCKS, gpt2, images, sharpened, text, text_model, vit
+from exit_models import BLOCKS, sharpened, text
 from made_records import sure_share
-from torch import nn
 
 import probes
 
@@ -67,8 +66,10 @@ def brute_force(model, ids, y):
     ]
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 3])
-def test_tables_equal_routing_token_by_token(batch_size):
+@pytest.mark.parametrize(("batch_size", "logits"), [(None, 2**20), (1, 2**20), (3, 40)])
+def test_tables_equal_routing_token_by_token(batch_size, logits, monkeypatch):
+    monkeypatch.setattr("probes._token_statistics._CHUNK", logits)  # 40: three tokens at a time
+    monkeypatch.setattr("probes._token_statistics._LOOK", logits // 2)
     model, (ids, y) = sharpened(), text(samples=5)
     found = probes.exits(model, (ids, y), BLOCKS, thresholds=THRESHOLDS, batch_size=batch_size)
     tokens = brute_force(model, ids, y)
@@ -110,6 +111,14 @@ def test_fixed_random_and_oracle_rows():
         [losses[:, [0, 2]].min(1).mean(), losses[:, [1, 2]].min(1).mean(), losses.min(1).mean()],
         rtol=1e-12,
     )
+    right = np.array([[row[1] == goal for row in rows] for rows, goal, _ in tokens])
+    for exit_, opened in (("blocks.0", [0, 2]), ("blocks.1", [1, 2]), ("any", [0, 1, 2])):
+        row = found.sel(exit=exit_)
+        assert row["oracle_accuracy"] == pytest.approx(right[:, opened].any(1).mean())
+        earlier = losses[:, opened[:-1]].min(1) <= losses[:, 2]
+        assert row["oracle_shallow"] == pytest.approx(earlier.mean())
+        expected = row["left"].values @ right.mean(0)
+        np.testing.assert_allclose(row["random_accuracy"], expected, rtol=1e-12)
     s = found["shallow"].sel(exit="blocks.1")
     closed_form = s * np.log(np.exp(fixed[1])) + (1 - s) * np.log(np.exp(fixed[2]))
     log_random = np.log(found["random_perplexity"].sel(exit="blocks.1"))
@@ -140,6 +149,14 @@ def test_ends_are_exact_and_the_oracle_is_best():
     assert (best <= found["fixed_cross_entropy"][2]).all()
 
 
+def test_patience_asks_every_head_on_its_way():
+    record = sure_share(1.0, exit_at=1, head=1.0).assign_coords(measure=["patience"])
+    row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
+    # Two layers and two heads of three layers and one; a confidence would skip the first head.
+    assert float(row["compute_with_head"]) == 4 / 4
+    assert float(row["compute"]) == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize(("shallow", "percent"), [(0.524, 65.1), (0.72, 52.0), (0.863, 42.5)])
 def test_published_compute(shallow, percent):
     row = probes.route_exits(sure_share(shallow), thresholds=[0.9]).sel(exit="h.0").squeeze()
@@ -147,25 +164,25 @@ def test_published_compute(shallow, percent):
     assert round(100 * float(row["compute"]), 1) == percent
 
 
+def test_a_confidence_equal_to_the_threshold_is_enough():
+    # 300 tokens have a confidence of 1, all others of 0.
+    routes = probes.route_exits(sure_share(0.3), thresholds=[0, 1, np.nextafter(1, 2)])
+    assert routes["shallow"].sel(exit="h.0").values.ravel().tolist() == [1, 0.3, 0]
+
+
 def test_a_head_worth_68_layers_makes_exits_dearer_than_the_model():
     # Width 64 and 69,830 classes: 16 d^2 operations a layer, V d for the head; exit 2 of 4.
     layer, head = 16 * 64**2, 69_830 * 64
     assert round(head / layer) == 68
     record = sure_share(0.704, layers=4, exit_at=1, body=layer, head=head)
-    row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
+    routes = probes.route_exits(record, thresholds=[0.9])
+    fixed = [(depth * layer + head) / (4 * layer + head) for depth in (1, 2, 3, 4)]
+    np.testing.assert_allclose(routes["fixed_compute_with_head"], fixed)
+    row = routes.sel(exit="h.1").squeeze()
     assert float(row["compute"]) == pytest.approx(0.648)
     assert float(row["compute_with_head"]) == pytest.approx(1.26, abs=0.002)
     by_hand = (2 * layer + head + 0.296 * (2 * layer + head)) / (4 * layer + head)
     assert float(row["compute_with_head"]) == pytest.approx(by_hand)
-
-
-def test_operations_are_counted_per_layer_and_head():
-    model, (ids, y) = text_model(), text(tokens=9)
-    record = probes.record_exits(model, (ids, y), ["blocks.0", "blocks.2"])
-    per_block = 2 * 9 * 6 * 6  # the one matrix of a block, for 9 tokens
-    assert record["flops"].values.tolist() == [per_block, 3 * per_block]
-    assert record["head_flops"].values.tolist() == [2 * 9 * 6 * 11] * 2
-    assert record["depth"].values.tolist() == pytest.approx([1 / 3, 1])
 
 
 def test_standard_errors_are_those_over_samples():
@@ -185,86 +202,3 @@ def test_standard_errors_are_those_over_samples():
     row = found.sel(measure="max softmax", exit="any")
     for name, values in drawn.items():  # 300 resamples know a deviation to 4 %
         assert float(row[f"{name}_se"].item()) == pytest.approx(np.std(values), rel=0.15)
-
-
-def test_gpt2_unmodified_by_its_own_hidden_states():
-    model, (ids, y) = gpt2().eval(), text()
-    record = probes.record_exits(model, (ids, y), "transformer.h.*")
-    states = model(ids, output_hidden_states=True)
-    # transformers hands out the last state after the final norm.
-    early = [model.lm_head(model.transformer.ln_f(h)) for h in states.hidden_states[1:3]]
-    for i, logits in enumerate([*early, states.logits]):
-        expected = nn.functional.cross_entropy(logits.mT, y, reduction="none").flatten()
-        np.testing.assert_allclose(record["cross_entropy"][i], expected.detach(), rtol=1e-5)
-        assert (record["prediction"][i].values == logits.argmax(-1).flatten().numpy()).all()
-
-
-def test_vit_unmodified():
-    model, (x, y) = vit().eval(), images(samples=9)
-    record = probes.record_exits(model, (x, y), "blocks.*", batch_size=4)
-    _, states = model.forward_intermediates(
-        x, norm=True, output_fmt="NLC", return_prefix_tokens=True
-    )
-    logits = [model.forward_head(torch.cat([prefix, grid], 1)) for grid, prefix in states]
-    expected = [nn.functional.cross_entropy(z, y, reduction="none").detach() for z in logits]
-    np.testing.assert_allclose(record["cross_entropy"], torch.stack(expected), rtol=1e-4)
-    assert record["sample"].values.tolist() == list(range(9))
-    assert set(record["position"].values) == {0}
-
-
-def test_inputs_by_name_and_targets_that_do_not_count():
-    model, (ids, y) = gpt2(), text()
-    y = y.clone()
-    y[:, ::2] = -100
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    record = probes.record_exits(model, [(inputs, y)], "transformer.h.*")
-    whole = probes.record_exits(model, text(), "transformer.h.*")
-    assert set(record["position"].values) == {1, 3, 5, 7}
-    kept = whole.isel(token=np.flatnonzero(whole["position"] % 2))
-    np.testing.assert_allclose(record["cross_entropy"], kept["cross_entropy"], rtol=1e-5)
-
-
-def test_exits_with_their_own_heads():
-    model, (ids, y) = text_model(), text()
-    trained = probes.attach_exits(model, BLOCKS, head="own")
-    record = probes.record_exits(model, (ids, y), BLOCKS, head=trained)
-    x = model.blocks[0](model.embed(ids))
-    expected = nn.functional.cross_entropy(trained.heads[0](x).mT, y, reduction="none")
-    np.testing.assert_allclose(record["cross_entropy"][0], expected.detach().flatten())
-
-
-def test_a_head_that_mixes_tokens_is_not_cut():
-    model, (ids, y) = sharpened(), text()
-
-    def head(h):
-        return model.head(h - h.mean(1, keepdim=True))
-
-    record = probes.record_exits(model, (ids, y), BLOCKS, head=head, batch_size=3)
-    logits = head(model.blocks[0](model.embed(ids)))
-    expected = nn.functional.cross_entropy(logits.mT, y, reduction="none")
-    np.testing.assert_allclose(record["cross_entropy"][0], expected.detach().flatten())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"thresholds": [0.5, math.nan]}, "`thresholds`: .*NaN"),
-        ({"thresholds": []}, "`thresholds`"),
-        ({"layers": ["blocks.2", "blocks.0"]}, "forward order"),
-        ({"layers": ["blocks.0", "blocks.1"]}, "'blocks.2' follows"),
-        ({"layers": ["blocks.2"]}, "an exit and the last layer"),
-        ({"head": nn.Linear(4, 11).double()}, "`head`"),
-        ({"head": "own"}, "give the Exits"),
-        ({"depths": (0.1, 0.5, 0.9)}, "`depths`"),
-        ({"bins": 0}, "`bins`"),
-        ({"batch_size": 0}, "`batch_size`"),
-        ({"data": (torch.zeros(0, 9).long(), torch.zeros(0, 9).long())}, "`data`"),
-        ({"data": (torch.zeros(3, 9).long(), torch.zeros(3, 8).long())}, "`targets`"),
-        ({"data": (torch.zeros(3, 9).long(), torch.full((3, 9), 11))}, "0 to 10"),
-        ({"data": (torch.zeros(3, 9).long(), torch.full((3, 9), -100))}, "that count"),
-    ],
-)
-def test_arguments_that_do_not_fit(settings, message):
-    arguments = {"data": text(), "layers": BLOCKS} | settings
-    with pytest.raises(ValueError, match=message):
-        probes.exits(text_model(), arguments.pop("data"), arguments.pop("layers"), **arguments)

@@ -117,7 +117,7 @@ def test_work_is_what_the_layers_saw(model, skipped, monkeypatch):
     before = 3 * 4  # the prompt but for its last token
     assert seen["attend"] == int(result["layers_run"].sum()) + before + extra
     done = int((result["layers_run"] + result["projections"]).sum())
-    assert seen["project"] == done + before + extra
+    assert seen["project"] == done + before + extra + 1  # the last position, to see if it fits
     assert seen["head"] == int(result["heads_run"].sum()) + extra
     if skipped == "propagate":
         assert (result["layers_run"] == result["depth"]).all()
@@ -201,6 +201,11 @@ def test_each_exit_may_have_its_threshold():
     assert (first["depth"] == 1).all()
     named = probes.generate(model, ids, 9, layers="layers.*", threshold=[0.0, 2.0])
     xr.testing.assert_identical(named, first)
+    array = xr.DataArray([0.0, 2.0])  # as `calibrate_exits` gives them
+    named = probes.generate(model, ids, 9, layers="layers.*", threshold=array)
+    xr.testing.assert_identical(named, first)
+    named = probes.generate(model, ids, 9, layers="layers.*", threshold=array[0])
+    np.testing.assert_array_equal(named["token"], first["token"])
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("layer failed"), KeyboardInterrupt()])

@@ -39,6 +39,8 @@ def test_a_model_that_offers_too_little_is_told_what_is_missing():
         ({"layers": ["layers.1", "layers.0"]}, "`layers`: expected them in order of depth"),
         ({"layers": "blocks.0"}, "`layers`: nothing is called 'blocks.0'"),
         ({"skipped": "forget"}, '`skipped`: expected "propagate" or "recompute"'),
+        ({"tokens": 61}, "`tokens`: the model fails at position 64, .*IndexError"),
+        ({"threshold": "high"}, "`threshold`: expected numbers, got 'high'"),
         ({"temperature": -1.0}, "`temperature`: expected a number of at least 0, got -1.0"),
     ],
 )
@@ -46,6 +48,10 @@ def test_bad_settings_are_refused(settings, words):
     given = {"prompt": prompt(), "tokens": 3, "layers": "layers.[01]"} | settings
     with pytest.raises(ValueError, match=words):
         probes.generate(Averager(), given.pop("prompt"), given.pop("tokens"), **given)
+
+
+def test_every_position_that_the_model_has_can_be_used():
+    assert probes.generate(Averager(), prompt(), 60).sizes["position"] == 60
 
 
 @pytest.mark.parametrize("bad", [torch.zeros(1, 3), [[1, 2]], torch.tensor([[True]])])

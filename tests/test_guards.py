@@ -1,4 +1,5 @@
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -43,6 +44,16 @@ def test_preserving_restores_everything(failure):
                 raise failure
     except (RuntimeError, KeyboardInterrupt):
         pass
+    assert snapshot(model) == before
+
+
+def test_preserving_restores_scripted_parts_too():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls its script outdated
+        model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.BatchNorm1d(3)))
+    before = snapshot(model)
+    with preserving(model):
+        vandalise(model)
     assert snapshot(model) == before
 
 

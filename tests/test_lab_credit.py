@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import nudging
 from lab.augment import augmented
-from lab.credit_run import Case, run
+from lab.credit_run import Case, order, run
 from lab.data import Images, digits
 from lab.local_objective import end_to_end, forward, local
 from lab.local_training import Recipe, train
@@ -32,6 +32,8 @@ def _batch():
 
 def test_a_new_network_has_the_published_ratios():
     # Published for CIFAR-10: branches of 0.096 of the state, h_L 0.196 away from h_0, cosine 0.981.
+    # On the first 256 test images, seed 42, medians over images are 0.0963 0.0959 0.0964 0.0984
+    # (published .0960 .0955 .0964 .0982), 0.1961 and 0.9812; means are 6 % higher.
     torch.manual_seed(0)
     smooth = F.interpolate(torch.randn(256, 3, 4, 4), size=32, mode="bicubic")
     x = (smooth - smooth.mean((0, 2, 3), keepdim=True)) / smooth.std((0, 2, 3), keepdim=True)
@@ -156,3 +158,8 @@ def _first_ten():
 
     some = subset(digits(), 10)
     return some.x_train, some.y_train, some.x_test, some.y_test
+
+
+def test_methods_within_three_percent_are_equal():
+    assert order({"SB+pen": 0.453, "CB+pen": 0.360, "DFA+pen": 0.361}) == "SB > CB = DFA"
+    assert order({"SB+pen": 0.322, "CB+pen": 0.679, "DFA+pen": -0.1}) == "CB > SB > DFA"

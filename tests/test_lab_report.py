@@ -37,6 +37,13 @@ def test_everything_is_written_and_printed(tmp_path, figure, capsys):
     assert printed[-1].startswith("wrote ")
 
 
+def test_only_the_first_process_writes(tmp_path, figure, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    publish(xr.Dataset(), figure, ROWS, output=tmp_path / "table.nc", budget="none")
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("stage", ["to_netcdf", "savefig"])
 def test_a_full_disk_leaves_the_old_result(tmp_path, figure, monkeypatch, stage):
     output = tmp_path / "table.nc"

@@ -1,6 +1,7 @@
 """What does not fit is refused in words, and the model is as it was."""
 
 import nudging_models as nets
+import numpy as np
 import pytest
 import torch
 from state import snapshot
@@ -180,11 +181,34 @@ def test_settings_of_the_other_measures_are_checked(verb, options, text):
         ({"frozen_accuracy": NAN}, "`frozen_accuracy`: expected a share"),
         ({"scale": NAN}, "`scale`: expected a finite number"),
         ({"n_batches": 1}, "`n_batches`: expected a whole number of at least 2"),
+        ({"batch_size": 0}, "`batch_size`: expected a whole number of at least 1"),
     ],
 )
 def test_settings_of_the_audit_are_checked(options, text):
     with pytest.raises(ValueError, match=text):
         nudging.audit(nets.make(nets.ResMLP), nets.batch(), "blocks.*", **options)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda **given: nudging.stability(**given, blocks="blocks.*"),
+        lambda **given: nudging.StateBridge(hidden=4).fit(**given, blocks="blocks.*"),
+    ],
+)
+def test_batches_and_models_are_checked_by_name(verb):
+    data = nets.batch()
+    with pytest.raises(ValueError, match="`batch_size`: expected a whole number of at least 1"):
+        verb(model=nets.make(nets.ResMLP), data=data, batch_size=0)
+    with pytest.raises(TypeError, match=r"`model`: expected a torch.nn.Module, got str"):
+        verb(model="ResMLP", data=data)
+
+
+def test_step_lengths_may_come_from_numpy():
+    model = nets.make(nets.ResMLP)
+    for eta in (np.array([1, 2]), np.float32(0.5), np.linspace(0.1, 0.2, 3)):
+        found = nudging.nudge(model, nets.batch(), nudging.random(), "blocks.0", eta=eta, samples=4)
+        np.testing.assert_array_equal(found["eta"], np.atleast_1d(eta))
 
 
 def test_the_state_names_what_it_has():

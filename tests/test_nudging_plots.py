@@ -91,8 +91,8 @@ def test_values_written_beside_an_axis_do_not_overlap():
     ("found", "text"),
     [
         (comparison()[["cosine"]], "at least two metrics"),
-        (comparison(cosine=[np.nan, 1, 1]), "finite values"),
-        (comparison(cosine=[0, 0, 0]), "all zero"),
+        (comparison(cosine=[np.inf, 1, 1]), "finite values"),
+        (comparison(cosine=[0, 0, np.nan]), "all zero or NaN"),
         (comparison().isel(method=[0]), "two methods"),
         (comparison().expand_dims(layer=["a"]), "over method and seed"),
     ],
@@ -169,3 +169,52 @@ def test_alignment_refuses_what_it_cannot_draw():
         nudging.plot_alignment(xr.Dataset({"cosine": both}))
     with pytest.raises(ValueError, match="expected `loss_change` over layer"):
         nudging.plot_nudge(xr.Dataset())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[-3e-2, -2e-2, -1e-2], [1e-6, -2e-6, 3e-7], [-1e-3, 5e-4, 1e-4]],
+        [[-3.6e-3, -2.4e-3, -1.3e-3], [-1.3e-4, -5.5e-5, -5.6e-5]],
+        [[1e-12, -1e-3, 1e5]],
+        [[-1e-7, -1e-3, -1e-1]],
+    ],
+)
+def test_labels_on_both_sides_of_zero_keep_apart(values):
+    found = nudged((("method", "layer"), np.array(values)))
+    ax = nudging.plot_nudge(found.assign_coords(method=list("abc")[: len(values)]))
+    assert ax.get_yscale() == "symlog"
+    ax.figure.canvas.draw()
+    low, high = ax.get_ylim()
+    shown = [tick for tick in ax.yaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    boxes = [tick.label1.get_window_extent() for tick in shown]
+    assert 3 <= len(boxes) <= 10
+    for i, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[i + 1 :])
+
+
+def test_a_block_without_credit_has_a_cross_and_its_place():
+    ax = nudging.plot_nudge(nudged(("layer", np.array([np.nan, -1.0, -2.0]))))
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[0, 0]])
+    assert ax.get_xlim()[0] < 0
+    assert "no credit" in [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+def test_epochs_without_a_reference_are_on_the_axis():
+    rows = np.array([[0.9, 0.5, 0.1], [0.8, 0.4, 0.2], [np.nan] * 3])
+    found = xr.Dataset(
+        {"cosine": (("epoch", "layer"), rows)}, coords={"layer": LAYERS, "epoch": [1, 2, 3]}
+    )
+    ax = nudging.plot_alignment(found)
+    assert ax.get_xlim()[1] > 3
+    assert all(float(tick).is_integer() for tick in ax.get_xticks())
+
+
+def test_what_is_missing_is_left_out_of_means_and_ranks():
+    ax = nudging.plot_dissociation(comparison(cosine=[0.322, np.nan, 0.151]))
+    assert shaded(ax) == []  # without CB the cosine agrees
+    (missing,) = [text for text in ax.texts if text.get_text() == "n/a"]
+    assert ax.get_ylim()[0] < missing.xy[1] < 0
+    seeds = np.array([[3.0, 3.2, np.nan], [2.0, 2.1, 2.2], [1.0, 1.1, 1.2]])
+    turned = seeds[[1, 0, 2]]
+    assert disagreeing(np.stack([seeds, seeds, turned])).tolist() == [False, False, True]

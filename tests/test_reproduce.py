@@ -107,8 +107,8 @@ def test_the_page_is_whole_and_needs_no_network(folder):
 
 def test_the_page_says_all(folder):
     page = Page((folder / "results" / "index.html").read_text())
-    assert "6 quantities: 2 agrees, 2 disagrees, 2 not comparable at this budget" in page.text
-    assert "1 failed" in page.text
+    counts = "6 quantities; agrees: 2, disagrees: 2, not comparable at this budget: 2"
+    assert f"{counts}; scripts that failed: 1." in page.text
     assert "budget: 2 > 1 epochs" in page.text
     assert "a < b" in page.text
     assert "so & so" in page.text

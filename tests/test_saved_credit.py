@@ -53,6 +53,42 @@ def test_without_a_saved_credit_there_is_nothing_to_take_out():
         nudging.saved_credit(found)
 
 
+def test_only_a_saved_credit_can_be_loaded():
+    result = nudging.nudge(
+        nets.make(nets.ResMLP), nets.batch(), nudging.direct_feedback(), BLOCKS, samples=None
+    )
+    with pytest.raises(ValueError, match=r"got 'DirectFeedback\(.*`nudging.saved_credit` takes it"):
+        nudging.load_credit(result)
+    with pytest.raises(ValueError, match=r"`dataset`: expected a saved credit .*, got None$"):
+        nudging.load_credit(xr.Dataset())
+    for verb in (nudging.load_credit, nudging.saved_credit):
+        with pytest.raises(TypeError, match=r"expected an xarray.Dataset, got dict"):
+            verb({})
+
+
+def test_a_credit_takes_over_no_other_kind():
+    model, (x, y) = nets.make(nets.ResMLP), nets.batch()
+    state = nudging.observe(model, x, y, BLOCKS)
+    direct, bridge = nudging.direct_feedback(), nudging.StateBridge(hidden=8)
+    direct(state)
+    bridge.update(state)
+    for other, given in ((nudging.feedback(), direct), (nudging.CreditBridge(hidden=8), bridge)):
+        with pytest.raises(ValueError, match="`saved`: expected the state of a "):
+            other.load_state_dict(given.state_dict())
+    wider = nudging.observe(nets.make(lambda: nets.ResMLP(classes=7)), x, y, BLOCKS)
+    with pytest.raises(ValueError, match=r"`credit`: expected 5 outputs, .*, got 7"):
+        direct(wider)
+
+
+def test_a_long_chain_of_feedback_comes_back_in_its_order(tmp_path):
+    model, data = nets.make(lambda: nets.ResMLP(depth=11)), nets.batch()
+    found = nudging.nudge(model, data, nudging.feedback(seed=3), BLOCKS, samples=None)
+    found.to_netcdf(tmp_path / "found.nc", engine="h5netcdf")
+    with xr.open_dataset(tmp_path / "found.nc", engine="h5netcdf") as opened:
+        again = nudging.load_credit(nudging.saved_credit(opened.load()))
+    xr.testing.assert_identical(nudging.nudge(model, data, again, BLOCKS, samples=None), found)
+
+
 def test_the_name_of_a_credit_is_the_same_in_every_process():
     def rule(state):
         return state.gradient()
@@ -62,6 +98,9 @@ def test_the_name_of_a_credit_is_the_same_in_every_process():
         nudging.backprop: "backprop",
         rule: "rule",
         nudging.auxiliary(torch.nn.functional.cross_entropy): "Auxiliary(loss=cross_entropy)",
+        nudging.EquilibriumPropagation(beta=0.1, steps=3): (
+            "EquilibriumPropagation(anchored=False, beta=0.1, of='displacement', rate=0.1, steps=3)"
+        ),
     }.items():
         found = nudging.alignment(model, data, credit, BLOCKS, samples=None)
         assert found.attrs["credit"].endswith(name)

@@ -131,6 +131,8 @@ def test_too_many_samples_are_said_and_all_are_used():
         ([(X, Y, Y)], TypeError, "got a tuple of length 3"),
         ([("a", "b")], TypeError, "batches of tensors, got str"),
         ([(X, Y[:3])], ValueError, "as many targets as inputs"),
+        ([(X, Y), (X[:, :0], Y)], ValueError, "that can be joined, with samples of one shape"),
+        ([(X, Y), ({"x": X}, Y)], ValueError, "that can be joined"),
     ],
 )
 def test_bad_data_is_refused(data, error, message):

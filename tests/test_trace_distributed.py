@@ -7,7 +7,7 @@ import xarray as xr
 from launch import run_ranks
 from small_network import make_batch, make_network, two_losses
 
-from gradients import Trace
+from gradients import Trace, compare
 
 KINDS = [f"{a}{b}" for a in ("ddp", "fsdp") for b in ("", " accumulated", " activation")]
 
@@ -48,8 +48,20 @@ def test_training_is_bitwise_what_it_is_without(results, kind):
 
 def test_what_cannot_be_right_is_refused(results):
     for rank in results:
-        plain, joined, unsynchronised, late = rank["refused"]
+        plain, joined, unsynchronised, late, more = rank["refused"]
         assert "expected the DistributedDataParallel or fully_shard model" in plain
         assert "needs `backward` instead of `join`" in joined
         assert "set_requires_gradient_sync(False)" in unsynchronised
         assert "expected `fully_shard` before the trace" in late
+        assert "parameters that it had when the trace was made" in more
+
+
+def test_compare_averages_over_the_processes_it_is_told_of(results):
+    model = make_network(dropout=0.0).eval()
+    whole = compare(model, two_losses(model, *make_batch()))["cosine_total"].item()
+    for index, rank in enumerate(results):
+        alone, together, wrapped = rank["compared"]
+        half = [part.chunk(2)[index] for part in make_batch()]
+        own = compare(model, two_losses(model, *half))["cosine_total"].item()
+        np.testing.assert_allclose(alone, own, rtol=1e-12)
+        np.testing.assert_allclose([together, wrapped], whole, rtol=1e-9)

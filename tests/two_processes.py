@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from gradients import Trace
+from gradients import Trace, compare
 
 
 def main() -> None:
@@ -24,6 +24,7 @@ def main() -> None:
         same = [torch.equal(value, plain[name]) for name, value in state.items()]
         results[kind] = {"trace": found.to_dict(), "bitwise": all(same)}
     results["refused"] = refusals()
+    results["compared"] = compared(rank)
     torch.save(results, f"{sys.argv[1]}.{rank}")
     dist.destroy_process_group()
 
@@ -65,7 +66,7 @@ def full(parameter: torch.Tensor) -> torch.Tensor:
 
 def refusals() -> list[str]:
     texts = []
-    for attempt in (one_of_two, join_shards, unsynchronised, sharded_late):
+    for attempt in (one_of_two, join_shards, unsynchronised, sharded_late, one_more_shard):
         try:
             attempt()
         except ValueError as error:
@@ -83,6 +84,26 @@ def sharded_late() -> None:
     trace = Trace(model)
     fully_shard(model)
     trace.backward(*two_losses(model, *make_batch()))
+
+
+def one_more_shard() -> None:
+    model = make_model("fsdp")
+    trace = Trace(model)
+    model.extra = nn.Linear(2, 2)
+    trace.backward(*two_losses(model, *make_batch()))
+
+
+def compared(rank: int) -> list[float]:
+    """Each process by itself, averaged over both, and by the wrapper's group."""
+    model = make_network(dropout=0.0).eval()
+    wrapped = DistributedDataParallel(model)
+    x, y = (part.chunk(2)[rank] for part in make_batch())
+    found = [
+        compare(model, two_losses(model, x, y), group=None),
+        compare(model, two_losses(model, x, y), group=dist.group.WORLD),
+        compare(wrapped, two_losses(wrapped, x, y)),
+    ]
+    return [one["cosine_total"].item() for one in found]
 
 
 def join_shards() -> None:

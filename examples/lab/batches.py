@@ -30,8 +30,8 @@ def batches(
     if not isinstance(x, Tensor):
         files = _Files(x, y, images.image, augment)
         workers = min(8, os.cpu_count() or 1) if len(x) > 1000 else 0
-        rows = [group.tolist() for group in groups]
-        yield from DataLoader(files, batch_sampler=rows, num_workers=workers, generator=generator)
+        lists = [group.tolist() for group in groups]
+        yield from DataLoader(files, batch_sampler=lists, num_workers=workers, generator=generator)
         return
     for rows in groups:
         batch = x[rows]

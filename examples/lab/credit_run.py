@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,21 @@ def joined(runs: Sequence[xr.Dataset], methods: Sequence[str], seeds: Sequence[i
         for i in range(0, len(plain), len(seeds))
     ]
     return xr.concat(pieces, label, combine_attrs="drop_conflicts")
+
+
+def order(values: Mapping[str, float]) -> str:
+    """Methods by size, the largest first; those within 3 percent of the next are equal.
+
+    Example:
+        >>> order({"SB": 0.45, "CB": 0.359, "DFA": 0.36})
+        'SB > CB = DFA'
+    """
+    names = sorted(values, key=values.__getitem__, reverse=True)
+    groups = [[names[0]]]
+    for one, other in pairwise(names):
+        alike = abs(values[one] - values[other]) <= 0.03 * abs(values[one])
+        groups[-1].append(other) if alike else groups.append([other])
+    return " > ".join(" = ".join(sorted(group)) for group in groups).replace("+pen", "")
 
 
 def key_of(case: Case, images: Images) -> str:

@@ -125,10 +125,18 @@ def show(result: xr.Dataset) -> str:
     return "\n".join(lines)
 
 
+def calibrated(model: CharacterModel, corpus: Corpus, *, exit_rate: float = 0.5) -> float:
+    """The threshold at which such a share of the calibration part leaves after the first layer."""
+    record = probes.record_exits(model, windows(corpus.calibration), "layers.*")
+    found = probes.calibrate_exits(record, exit_rate=exit_rate)
+    return float(found["tau"].sel(measure="max softmax", exit="layers.0"))
+
+
 def skip(model: CharacterModel, corpus: Corpus, *, samples: int, threshold: float) -> str:
     """Read validation text with layers really skipped: perplexity, and time beside the formula."""
     ids = windows(corpus.validation)[0][:samples]
     prompt, follow = ids[:, :8], ids[:, 8:]
+    probes.generate(model, prompt[:1], 8)  # first calls are slower
     lines, full = [f"{'decoding':34}     PPL  formula  counted  measured"], None
     for tau, skipped in ((1.01, "recompute"), (threshold, "recompute"), (threshold, "propagate")):
         start = time.process_time()

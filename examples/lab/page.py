@@ -26,6 +26,14 @@ th, td { text-align: left; padding: .3rem .7rem .3rem 0; border-bottom: 1px soli
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .agrees { color: var(--good); } .disagrees, .failed { color: var(--bad); }
 .not { color: var(--dim); } small { color: var(--dim); }
+@media (max-width: 40rem) {
+  table { min-width: 0; width: 100%; } thead { display: none; }
+  tr { display: grid; grid-template-columns: 1fr 1fr; padding: .4rem 0; }
+  tr, td { border: 0; } tr { border-bottom: 1px solid var(--line); } td { padding: .1rem 0; }
+  td:first-child, td:last-child { grid-column: 1 / -1; } td:first-child { font-weight: 600; }
+  td.number::before { content: attr(data-label) ": "; color: var(--dim); }
+  td.number { white-space: normal; }
+}
 """
 
 
@@ -44,14 +52,14 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
     ]
     rows = [row for record in records.values() if record for row in record["rows"]]
     counts = Counter(row["verdict"] for row in rows)
-    counted = ", ".join(f"{counts[verdict]} {_phrase(verdict)}" for verdict in VERDICTS)
-    broken = f"; <span class=failed>{len(failed)} failed</span>" if failed else ""
+    counted = ", ".join(f"{_phrase(verdict)}: {counts[verdict]}" for verdict in VERDICTS)
+    broken = f"; <span class=failed>scripts that failed: {len(failed)}</span>" if failed else ""
     links = "".join(f'<a href="#{n}">{html.escape(_name(n))}</a>' for n in titles)
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Published and measured</title><style>{STYLE}</style></head><body>"
-        f"<h1>Published and measured</h1><p>{len(rows)} quantities: {counted}{broken}.</p>"
+        f"<h1>Published and measured</h1><p>{len(rows)} quantities; {counted}{broken}.</p>"
         "<p>A verdict is given only at the paper's scale, or where no training budget matters: "
         "within the stated tolerance, or of the same sign.</p>"
         f"<nav>{links}</nav>{''.join(sections)}</body></html>\n"
@@ -80,7 +88,8 @@ def _row(row: Mapping[str, Any]) -> str:
     kind = row["verdict"].split()[0]
     note = f"<br><small>{html.escape(row['note'])}</small>" if row["note"] else ""
     values = "".join(
-        f"<td class=number>{html.escape(shown(row[key]))}</td>" for key in ("published", "here")
+        f'<td class="number" data-label="{key}">{html.escape(shown(row[key]))}</td>'
+        for key in ("published", "here")
     )
     verdict = f"<td><span class={kind}>{_phrase(row['verdict'])}</span>{note}</td>"
     return f"<tr><td>{html.escape(row['quantity'])}</td>{values}{verdict}</tr>"

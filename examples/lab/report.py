@@ -116,7 +116,8 @@ def publish(
     """Write Dataset (.nc), figure (.png, .pdf) and rows (.json), and print the rows.
 
     All files are complete before the first appears under its name: if writing fails (a full disk),
-    what was there before is still there. The .nc comes last.
+    what was there before is still there. The .nc comes last. Of the processes that
+    `accelerate launch` starts, only the first writes and prints.
 
     Args:
         result: What was measured.
@@ -126,6 +127,8 @@ def publish(
         output: The .nc path; the other files lie beside it.
         budget: What was spent, in words.
     """
+    if os.environ.get("RANK", "0") != "0":
+        return
     figures = dict(figure) if isinstance(figure, Mapping) else {"": figure}
     writers: dict[Path, Callable[[Path], object]] = {}
     for name, drawn in figures.items():
@@ -168,7 +171,7 @@ def shown(value: Value) -> str:
     """A value as the tables print it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return value if isinstance(value, str) else f"{value + 0.0:.4g}"  # no minus before a zero
 
 
 @contextmanager

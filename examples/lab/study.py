@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -100,13 +101,14 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, scale: str) -> list[Row]:
         here = result.sel(dict(cell.labels))
         before, after = float(here["mean_plain"]), float(here["mean_asymmetric"])
         note = f"{before:.1f} to {after:.1f} %, published {cell.published[0]} to "
-        note += f"{cell.published[1]} %; p = {float(here['p']):.2g}"
-        label = ", ".join(f"{_named(name, value)}" for name, value in cell.labels.items())
+        note += f"{cell.published[1]} %"
+        note += f"; p = {float(here['p']):.2g}" if np.isfinite(here["p"]) else ""
+        label = ", ".join(_named(name, value) for name, value in cell.labels.items())
         change = round(cell.published[1] - cell.published[0], 4)
         detached = not cell.asymmetric.connected  # no loss, no effect: with no training needed
-        free = {"budget_free": True, "tolerance": 1.0} if detached else {}
-        found = compare(label, change, float(here["change"]), scale=scale, note=note, **free)
-        rows.append(found)
+        free: dict[str, Any] = {"budget_free": True, "tolerance": 1.0} if detached else {}
+        quantity, value = f"{label}, change / points", float(here["change"])
+        rows.append(compare(quantity, change, value, scale=scale, note=note, **free))
     return rows
 
 

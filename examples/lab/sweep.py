@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 import xarray as xr
-from accelerate import PartialState
+from accelerate import Accelerator
 
 from lab.data import load
 from lab.recipe import Recipe
@@ -42,17 +42,19 @@ def sweep(
     Returns:
         One Dataset for each recipe, in order.
     """
-    PartialState().wait_for_everyone()  # under `accelerate launch`: all look before any writes
+    # Under `accelerate launch` all look before any writes.
+    accelerator = Accelerator()  # not PartialState, which does not know of a launch on CPUs
+    accelerator.wait_for_everyone()
     keys = [key_of(recipe) for recipe in recipes]
     unique = dict(zip(keys, recipes, strict=True))
     done = {key: entry for key in unique if (entry := _read(cache, key)) is not None}
     todo = [key for key in unique if key not in done]
-    PartialState().wait_for_everyone()
+    accelerator.wait_for_everyone()
     work = partial(_work, cache=cache)
     items = [(key, unique[key]) for key in todo]
     for index, run in spread(work, items, executor=executor, label="runs", unit="run"):
         done[todo[index]] = run
-        if PartialState().is_main_process:
+        if accelerator.is_main_process:
             path = cache / f"{todo[index]}.nc"
             write_atomically({path: partial(run.to_netcdf, engine="h5netcdf")})
             (cache / f"{todo[index]}.pt").unlink(missing_ok=True)

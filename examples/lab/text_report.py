@@ -105,7 +105,7 @@ def degenerate(found: xr.Dataset) -> list[str]:
 def show(found: xr.Dataset) -> str:
     """The report as a table."""
     lines = [f"corpus: {found.attrs['corpus']}, Python {found.attrs['python_version']}"]
-    lines.append(f"{'':44}" + "".join(f"{part:>13}" for part in PARTS))
+    lines.append(f"{'':50}" + "".join(f"{part:>13}" for part in PARTS))
     cells = {
         str(found[n].attrs["long_name"]): found[n].values
         for n in found
@@ -115,7 +115,7 @@ def show(found: xr.Dataset) -> str:
         for name in ("contexts", "overlap"):
             label = f"{found[name].attrs['long_name']}, n = {n}"
             cells[label] = found[name].sel(length=n).values
-    lines += [f"{label:44}" + "".join(f"{v:13.6g}" for v in row) for label, row in cells.items()]
+    lines += [f"{label:50}" + "".join(f"{v:13.6g}" for v in row) for label, row in cells.items()]
     return "\n".join(lines)
 
 

@@ -123,9 +123,9 @@ def _train_epoch(run: Run, epoch: int) -> dict[str, float]:
             accelerator.clip_grad_norm_(run.model.parameters(), recipe.clip)
         run.optimizer.step()
         run.optimizer.zero_grad()
-        correct = (logits.detach().argmax(1) == y).sum()
+        hits = (logits.detach().argmax(1) == y).sum()
         means = [loss.detach().double() * len(y) for loss in losses]
-        parts = [means[0], means[1] if len(means) > 1 else means[0], correct, correct * 0 + len(y)]
+        parts = [means[0], means[1] if len(means) > 1 else means[0], hits, hits * 0 + len(y)]
         sums += torch.stack([part.double() for part in parts]).cpu()
     main, auxiliary, correct, count = _added(run, sums)
     return {

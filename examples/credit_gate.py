@@ -1,0 +1,89 @@
+"""Do learned credits find the gradient of a network that stays as it is? (the credit audit's gate)
+
+    python examples/credit_gate.py [--scale cpu] [--data cifar10.npz] [--seeds 1]
+
+A four-block residual MLP is trained by backprop and then left alone. State Bridge and Credit Bridge
+are fitted to its hidden states; direct feedback has nothing to learn. Without training by credit
+there is no adaptation of one to the other: this tests the estimators themselves. Prints cosine,
+rho and nudge (eta = 0.003), means over h_1 ... h_3, beside the published ones.
+"""
+
+import matplotlib.pyplot as plt
+import xarray as xr
+
+import nudging
+from lab.credit_run import joined, order
+from lab.data import Images, load
+from lab.local_training import Recipe, train
+from lab.report import Row, arguments, compare, publish
+from lab.resmlp import LAYERS
+from lab.samples import subset
+
+SEEDS = (42, 123, 456)
+CREDITS = {
+    "SB": nudging.StateBridge,
+    "CB": nudging.CreditBridge,
+    "DFA": nudging.direct_feedback,
+}
+BUDGET = {  # images per class, what the recipe changes, epochs of fitting, seeds
+    "smoke": (20, {"epochs": 2, "batch_size": 20, "width": 32}, 2, 1),
+    "cpu": (500, {"epochs": 8}, 8, 1),
+    "paper": (None, {"epochs": 100}, 100, 3),
+}
+METRICS = ("cosine", "correlation", "loss_change")
+PUBLISHED = {
+    "SB": (0.287, 0.246, -9.57e-4),
+    "CB": (0.115, 0.125, -3.7e-4),
+    "DFA": (0.006, 0.005, -2.2e-5),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train by backprop, fit and measure the credits; print the table, save and draw."""
+    args = arguments(__doc__, output="results/credit_gate.nc").parse_args(argv)
+    per_class, changes, epochs, count = BUDGET[args.scale]
+    data = args.data or ("digits" if args.scale == "smoke" else "cifar10")
+    images, seeds = subset(load(data), per_class), SEEDS[: args.seeds or count]
+    runs = [gauge(images, seed, Recipe(penalty=0.0, **changes), epochs) for seed in seeds]
+    result = joined([run[name] for name in CREDITS for run in runs], list(CREDITS), seeds)
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    nudging.plot_alignment(result, ax=axes)
+    budget = f"{data.rsplit('/')[-1]}, {per_class or 'all'} images per class, "
+    budget += f"{changes['epochs']} epochs of backprop and {epochs} of fitting, {len(seeds)} seeds"
+    publish(result, figure, table(result, args.scale), output=args.output, budget=budget)
+
+
+def gauge(images: Images, seed: int, recipe: Recipe, epochs: int) -> dict[str, xr.Dataset]:
+    """Every measure of every credit, on the features of one network."""
+    model = train("BP", images, seed=seed, recipe=recipe).model
+    test = images.x_test[:1024], images.y_test[:1024]
+    found = {}
+    for name, make in CREDITS.items():
+        credit = make(seed=seed)
+        if name != "DFA":
+            seen = images.x_train, images.y_train
+            credit.fit(model, seen, LAYERS, epochs=epochs, batch_size=recipe.batch_size, seed=seed)
+        found[name] = nudging.measure(model, test, credit, LAYERS, eta=0.003, samples=None)
+    return found
+
+
+def table(result: xr.Dataset, scale: str) -> list[Row]:
+    """Published numbers and orders beside ours."""
+    deep, rows = result.isel(layer=slice(1, -1), eta=0).mean(["layer", "seed"]), []
+    for place, metric in enumerate(METRICS):
+        here = {name: float(deep[metric].sel({"method": name})) for name in CREDITS}
+        for name, value in here.items():
+            rows.append(compare(f"{name} {metric}", PUBLISHED[name][place], value, scale=scale))
+        sign = -1 if metric == "loss_change" else 1  # a nudge is to lower the loss
+        orders = [
+            order({name: sign * value for name, value in sizes.items()})
+            for sizes in ({n: PUBLISHED[n][place] for n in CREDITS}, here)
+        ]
+        verdict = "agrees" if orders[0] == orders[1] else "disagrees"
+        verdict = verdict if scale == "paper" else "not comparable"
+        rows.append(Row(f"order by {metric}", *orders, verdict))
+    return rows
+
+
+if __name__ == "__main__":
+    main()
