@@ -149,6 +149,14 @@ def test_ends_are_exact_and_the_oracle_is_best():
     assert (best <= found["fixed_cross_entropy"][2]).all()
 
 
+def test_patience_asks_every_head_on_its_way():
+    record = sure_share(1.0, exit_at=1, head=1.0).assign_coords(measure=["patience"])
+    row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
+    # Two layers and two heads of three layers and one; a confidence would skip the first head.
+    assert float(row["compute_with_head"]) == 4 / 4
+    assert float(row["compute"]) == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize(("shallow", "percent"), [(0.524, 65.1), (0.72, 52.0), (0.863, 42.5)])
 def test_published_compute(shallow, percent):
     row = probes.route_exits(sure_share(shallow), thresholds=[0.9]).sel(exit="h.0").squeeze()
@@ -167,7 +175,10 @@ def test_a_head_worth_68_layers_makes_exits_dearer_than_the_model():
     layer, head = 16 * 64**2, 69_830 * 64
     assert round(head / layer) == 68
     record = sure_share(0.704, layers=4, exit_at=1, body=layer, head=head)
-    row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
+    routes = probes.route_exits(record, thresholds=[0.9])
+    fixed = [(depth * layer + head) / (4 * layer + head) for depth in (1, 2, 3, 4)]
+    np.testing.assert_allclose(routes["fixed_compute_with_head"], fixed)
+    row = routes.sel(exit="h.1").squeeze()
     assert float(row["compute"]) == pytest.approx(0.648)
     assert float(row["compute_with_head"]) == pytest.approx(1.26, abs=0.002)
     by_hand = (2 * layer + head + 0.296 * (2 * layer + head)) / (4 * layer + head)
