@@ -35,9 +35,10 @@ def attach_exits(
         exits.loss(targets) = sum over layers of weight * mean cross-entropy,
 
     where the last layer's is that of the model's own output, so nothing is to be added. The model's
-    output, `state_dict` and inference are what they were. Keep the exits: when they are collected,
-    they are detached. Under DistributedDataParallel call the wrapped model as usual; the exits' own
-    heads average their gradients over the ranks themselves.
+    output, `state_dict` and inference are what they were; batch norms on the way use the exit's
+    batch, but keep the running statistics of the model's own passes. Keep the exits: when they are
+    collected, they are detached. Under DistributedDataParallel call the wrapped model as usual; the
+    exits' own heads average their gradients over the ranks themselves.
 
     Args:
         model: A classifier with logits `(sample, class)` or a language model with logits `(sample,

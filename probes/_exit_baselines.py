@@ -18,6 +18,7 @@ _FIXED = {
 _ORACLE = {
     "oracle_cross_entropy": "cross-entropy if each token left where it is least",
     "oracle_perplexity": "perplexity if each token left where its cross-entropy is least",
+    "oracle_accuracy": "accuracy if each token left where it is right, if anywhere",
     "oracle_shallow": "share of tokens that would then leave early",
 }
 
@@ -30,7 +31,8 @@ def baselines(record: xr.Dataset, right: np.ndarray, clusters: Clusters) -> dict
     costs = (record["flops"] + record["head_flops"]).values
     whole = costs[-1] if costs[-1] else np.nan
     fixed = [*loss.T, np.exp(loss[:, 0]), *hits.T, costs / whole]
-    oracle = np.array([_oracle(losses[[*o, -1]], clusters) for o in exits_of(record).values()])
+    opened = [[*early, -1] for early in exits_of(record).values()]
+    oracle = np.array([_oracle(losses[o], right[o], clusters) for o in opened])
     return {
         **{k: ("layer", v, about(k, _FIXED[k])) for k, v in zip(_FIXED, fixed, strict=True)},
         **{k: ("exit", v, about(k, _ORACLE[k])) for k, v in zip(_ORACLE, oracle.T, strict=True)},
@@ -43,6 +45,7 @@ def about(name: str, text: str) -> dict[str, str]:
     return {"long_name": text, **units}
 
 
-def _oracle(losses: np.ndarray, clusters: Clusters) -> tuple[float, float, float]:
+def _oracle(losses: np.ndarray, right: np.ndarray, clusters: Clusters) -> tuple[float, ...]:
     mean, _ = clusters.mean(losses.min(0))
-    return mean, float(np.exp(mean)), float((losses[:-1].min(0) <= losses[-1]).mean())
+    shallow = (losses[:-1].min(0) <= losses[-1]).mean()
+    return mean, float(np.exp(mean)), float(right.max(0).mean()), float(shallow)

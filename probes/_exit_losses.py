@@ -16,6 +16,7 @@ from probes._listener import Listener
 from probes._pooling import Pool
 from probes._ready import ready_features
 from probes._synchronise import synchronise_gradients
+from probes._unrecorded import unrecorded
 
 
 class Exits(Listener):
@@ -167,7 +168,8 @@ class Exits(Listener):
     def _early(self, name: str, hidden: Tensor, targets: Tensor, output: Tensor) -> Tensor:
         root = self._root()
         assert root is not None
-        with _as_in_the_pass(root, output):
+        way = self.points[name].head.modules
+        with _as_in_the_pass(root, output), unrecorded(root, way):
             logits = self.logits(name, hidden)
         if logits.shape != output.shape:
             raise RuntimeError(

@@ -31,6 +31,7 @@ _ROUTED = {
     "compute_with_head": "share of the operations run, heads included",
     "random_cross_entropy": "cross-entropy if as many tokens left at random",
     "random_perplexity": "perplexity if as many tokens left at random",
+    "random_accuracy": "accuracy if as many tokens left at random",
     "gain": "cross-entropy saved against leaving at random",
     "gain_se": "its standard error over samples",
 }
@@ -57,10 +58,12 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = THRESHOLDS) -> xr
         - `shallow`, the share s that leaves early; `left`, the share for each `layer`; `compute`,
           1 - s (1 - e / L) for one exit at depth e / L; `compute_with_head`, with every head that
           is asked on the way, from counted operations;
-        - `random_cross_entropy` = sum over layers of share * `fixed_cross_entropy`; `gain`, what
-          routing saves against that: where it is not well above `gain_se`, a coin would do;
+        - `random_cross_entropy` = sum over layers of share * `fixed_cross_entropy`, its exponential
+          and `random_accuracy` likewise; `gain`, what routing saves against that: where it is not
+          well above `gain_se`, a coin would do;
         - `fixed_... (layer)`: all tokens leave there;
-        - `oracle_... (exit)`: each token leaves where its cross-entropy is least.
+        - `oracle_... (exit)`: each token leaves where its cross-entropy is least; for
+          `oracle_accuracy`, where it is right, if anywhere.
 
         NaN where a measure is undefined at all opened exits (the cosine at a layer that changes
         shapes); where it is undefined at some, nobody leaves there.
@@ -136,6 +139,7 @@ class _Tokens:
         self.loss, self.right, self.agrees, self.depth = loss, right, agrees, depth
         self.clusters = clusters
         self.means = np.array([clusters.mean(row)[0] for row in loss])
+        self.hits = right.mean(1)
         self.token = np.arange(loss.shape[1])
 
     def routed(self, left: np.ndarray, share: np.ndarray, costs: np.ndarray) -> dict[str, float]:
@@ -159,6 +163,7 @@ class _Tokens:
             "compute_with_head": share @ costs,
             "random_cross_entropy": at_random,
             "random_perplexity": np.exp(at_random),
+            "random_accuracy": float(share @ self.hits),
             "gain": at_random - loss,
             "gain_se": gain_se,
         }

@@ -5,6 +5,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from exit_models import BLOCKS, TextModel, gpt2, images, text, text_model, vit
+from state import snapshot
 from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
@@ -123,3 +124,18 @@ def test_texts_of_one_token():
     torch.testing.assert_close(
         torch.from_numpy(record["cross_entropy"].values[0]), torch.full((7,), 11.0).double().log()
     )
+
+
+def test_batch_norms_on_the_way_keep_the_statistics_of_the_model_s_own_pass():
+    torch.manual_seed(0)
+    parts = [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4)]
+    model = nn.Sequential(*parts, nn.Linear(4, 3)).double()
+    x, y = torch.randn(6, 4).double(), torch.tensor([0, 1, 2, 0, 1, 2])
+    exits = probes.attach_exits(model, ["1", "3"], weights=(1, 0))
+    model(x)
+    before = snapshot(model)
+    loss = exits.loss(y)
+    assert snapshot(model) == before
+    z = model[1](model[0](x))
+    z = (z - z.mean(0)) / (z.var(0, unbiased=False) + model[4].eps).sqrt()
+    torch.testing.assert_close(loss, F.cross_entropy(model[5](z), y))

@@ -111,6 +111,14 @@ def test_fixed_random_and_oracle_rows():
         [losses[:, [0, 2]].min(1).mean(), losses[:, [1, 2]].min(1).mean(), losses.min(1).mean()],
         rtol=1e-12,
     )
+    right = np.array([[row[1] == goal for row in rows] for rows, goal, _ in tokens])
+    for exit_, opened in (("blocks.0", [0, 2]), ("blocks.1", [1, 2]), ("any", [0, 1, 2])):
+        row = found.sel(exit=exit_)
+        assert row["oracle_accuracy"] == pytest.approx(right[:, opened].any(1).mean())
+        earlier = losses[:, opened[:-1]].min(1) <= losses[:, 2]
+        assert row["oracle_shallow"] == pytest.approx(earlier.mean())
+        expected = row["left"].values @ right.mean(0)
+        np.testing.assert_allclose(row["random_accuracy"], expected, rtol=1e-12)
     s = found["shallow"].sel(exit="blocks.1")
     closed_form = s * np.log(np.exp(fixed[1])) + (1 - s) * np.log(np.exp(fixed[2]))
     log_random = np.log(found["random_perplexity"].sel(exit="blocks.1"))
@@ -141,6 +149,14 @@ def test_ends_are_exact_and_the_oracle_is_best():
     assert (best <= found["fixed_cross_entropy"][2]).all()
 
 
+def test_patience_asks_every_head_on_its_way():
+    record = sure_share(1.0, exit_at=1, head=1.0).assign_coords(measure=["patience"])
+    row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
+    # Two layers and two heads of three layers and one; a confidence would skip the first head.
+    assert float(row["compute_with_head"]) == 4 / 4
+    assert float(row["compute"]) == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize(("shallow", "percent"), [(0.524, 65.1), (0.72, 52.0), (0.863, 42.5)])
 def test_published_compute(shallow, percent):
     row = probes.route_exits(sure_share(shallow), thresholds=[0.9]).sel(exit="h.0").squeeze()
@@ -148,12 +164,21 @@ def test_published_compute(shallow, percent):
     assert round(100 * float(row["compute"]), 1) == percent
 
 
+def test_a_confidence_equal_to_the_threshold_is_enough():
+    # 300 tokens have a confidence of 1, all others of 0.
+    routes = probes.route_exits(sure_share(0.3), thresholds=[0, 1, np.nextafter(1, 2)])
+    assert routes["shallow"].sel(exit="h.0").values.ravel().tolist() == [1, 0.3, 0]
+
+
 def test_a_head_worth_68_layers_makes_exits_dearer_than_the_model():
     # Width 64 and 69,830 classes: 16 d^2 operations a layer, V d for the head; exit 2 of 4.
     layer, head = 16 * 64**2, 69_830 * 64
     assert round(head / layer) == 68
     record = sure_share(0.704, layers=4, exit_at=1, body=layer, head=head)
-    row = probes.route_exits(record, thresholds=[0.9]).sel(exit="h.1").squeeze()
+    routes = probes.route_exits(record, thresholds=[0.9])
+    fixed = [(depth * layer + head) / (4 * layer + head) for depth in (1, 2, 3, 4)]
+    np.testing.assert_allclose(routes["fixed_compute_with_head"], fixed)
+    row = routes.sel(exit="h.1").squeeze()
     assert float(row["compute"]) == pytest.approx(0.648)
     assert float(row["compute_with_head"]) == pytest.approx(1.26, abs=0.002)
     by_hand = (2 * layer + head + 0.296 * (2 * layer + head)) / (4 * layer + head)
