@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     model = train(corpus, Variant("asymmetric", 0.7), seed=seeds[0], **runs)
     samples = 4 if args.scale == "smoke" else 64
     tau = exit_study.calibrated(model, corpus)
-    print(exit_study.skip(model, corpus, samples=samples, threshold=tau), "\n")
+    print(exit_study.skip(model, corpus, samples=samples, thresholds=(0.8, tau)), "\n")
     figures = {"": tradeoffs(result)} | details(result, model, corpus, tau)
     budget = f"{len(corpus.train)} characters, epochs: {epochs}, seeds: {len(seeds)}"
     whole = xr.merge([result, report], combine_attrs="no_conflicts")

@@ -57,13 +57,14 @@ def draw(result: xr.Dataset, images: Tensor) -> plt.Figure:
         line[0].imshow((picture - low) / (high - low), cmap="gray")
         for ax, kind in zip(line[1:], KINDS, strict=True):
             values = weight.sel(training=kind).isel(sample=sample).values.reshape(side, -1)
-            brightest = float(weight.isel(sample=slice(IMAGES)).max())
-            drawn = ax.imshow(values, cmap="inferno", vmin=0, vmax=brightest)
+            bright = float(weight.isel(sample=slice(IMAGES)).quantile(0.98))
+            drawn = ax.imshow(values, cmap="inferno", vmin=0, vmax=bright)
     for ax, title in zip(axes[0], ("image", *KINDS), strict=True):
         ax.set_title(title)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
-    figure.colorbar(drawn, ax=axes, label="attention weight, mean over heads", shrink=0.5)
+    settings = {"label": "attention weight, mean over heads", "shrink": 0.5, "extend": "max"}
+    figure.colorbar(drawn, ax=axes, **settings)
     return figure
 
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import gradients
-from lab.main_runs import main_runs
+from lab.main_runs import main_runs, trace_of
 from lab.report import Row, arguments, compare, publish
 from lab.scales import LABELS
 
@@ -30,8 +30,9 @@ def main(argv: list[str] | None = None) -> None:
     label = xr.Variable("architecture", list(traces), {"long_name": "backbone"})
     whole = [trace.drop_dims("layer") for trace in traces.values()]  # layers differ
     result = xr.concat(whole, label, combine_attrs="drop_conflicts", join="outer")
-    means = gradients.summarise(result).mean("seed", keep_attrs=True)
-    first = gradients.summarise(result.isel(seed=0, drop=True))
+    table = summarised(traces)
+    means = table[list(STATISTICS)].mean("seed", keep_attrs=True)
+    first = table.isel(seed=0, drop=True)
     rows = []
     for name, (*numbers, verdict) in PUBLISHED.items():
         for statistic, number in zip(STATISTICS, numbers, strict=True):
@@ -47,12 +48,11 @@ def main(argv: list[str] | None = None) -> None:
     publish(result.merge(means), figures, rows, output=args.output, budget=budget)
 
 
-def trace_of(run: xr.Dataset) -> xr.Dataset:
-    """What `gradients.Trace` recorded of the asymmetric runs, over `seed`."""
-    names = {"traced_layer": "layer", "traced_parameters": "n_parameters"}
-    kept = [name for name, variable in run.data_vars.items() if "step" in variable.dims]
-    trace = run[kept].sel(training="asymmetric", drop=True)
-    return trace.drop_vars("layer", errors="ignore").rename(names)
+def summarised(traces: dict[str, xr.Dataset]) -> xr.Dataset:
+    """The statistics of each architecture by itself: they may differ in steps."""
+    label = xr.Variable("architecture", list(traces), {"long_name": "backbone"})
+    found = [gradients.summarise(trace) for trace in traces.values()]
+    return xr.concat(found, label, combine_attrs="drop_conflicts")
 
 
 def of_first(trace: xr.Dataset) -> xr.Dataset:

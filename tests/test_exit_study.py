@@ -62,7 +62,7 @@ def test_the_tables_have_every_variant_and_the_baselines(result):
     for word in ("standard", "asymmetric 0.7", "asymmetric l2 0.7", "random", "oracle"):
         assert word in table
     model = train(CORPUS, VARIANTS[0], seed=1, epochs=1)
-    skipped = exit_study.skip(model, CORPUS, samples=2, threshold=0.0).splitlines()
+    skipped = exit_study.skip(model, CORPUS, samples=2, thresholds=[0.0]).splitlines()
     assert len(skipped) == 4
     assert skipped[2].split()[4] == "0.333"  # all leave after the first of three layers
 

@@ -7,6 +7,7 @@ import figure8_learning
 import matplotlib as mpl
 import numpy as np
 import pytest
+import table5_gradient_conflict
 import xarray as xr
 
 mpl.use("agg")
@@ -143,3 +144,16 @@ def test_main_runs_keep_kinds_and_seeds_apart(monkeypatch):
                 recipe = Recipe(backbone=backbone, seed=seed, n=n, alpha=alpha)
                 here = run["test_accuracy"].sel(training=kind, seed=seed)[-1].item()
                 assert here == accuracy_of(recipe)
+
+
+def test_table_5_takes_architectures_with_unequal_steps():
+    traces = {}
+    for name, length in (("mlp", 3), ("vit6", 5)):
+        values = np.linspace(-0.5, 0.1 * length, 2 * length).reshape(2, length)
+        coords = {"seed": [42, 43], "step": np.arange(length)}
+        traces[name] = xr.Dataset({"cosine_total": (("seed", "step"), values)}, coords)
+    found = table5_gradient_conflict.summarised(traces)
+    for name, trace in traces.items():
+        here = found.sel(architecture=name)
+        np.testing.assert_allclose(here["final"], trace["cosine_total"][:, -1])
+        np.testing.assert_allclose(here["mean"], trace["cosine_total"].mean("step"))

@@ -132,13 +132,16 @@ def calibrated(model: CharacterModel, corpus: Corpus, *, exit_rate: float = 0.5)
     return float(found["tau"].sel(measure="max softmax", exit="layers.0"))
 
 
-def skip(model: CharacterModel, corpus: Corpus, *, samples: int, threshold: float) -> str:
+def skip(
+    model: CharacterModel, corpus: Corpus, *, samples: int, thresholds: Sequence[float]
+) -> str:
     """Read validation text with layers really skipped: perplexity, and time beside the formula."""
     ids = windows(corpus.validation)[0][:samples]
     prompt, follow = ids[:, :8], ids[:, 8:]
     probes.generate(model, prompt[:1], 8)  # first calls are slower
     lines, full = [f"{'decoding':34}     PPL  formula  counted  measured"], None
-    for tau, skipped in ((1.01, "recompute"), (threshold, "recompute"), (threshold, "propagate")):
+    ways = [(tau, skipped) for tau in thresholds for skipped in ("recompute", "propagate")]
+    for tau, skipped in [(1.01, "recompute"), *ways]:
         start = time.process_time()
         made = probes.generate(
             model,

@@ -43,6 +43,14 @@ def main_runs(
     return found, budget_of(recipes, len(chosen))
 
 
+def trace_of(run: xr.Dataset) -> xr.Dataset:
+    """What `gradients.Trace` recorded of the asymmetric runs, over `seed`."""
+    names = {"traced_layer": "layer", "traced_parameters": "n_parameters"}
+    kept = [name for name, variable in run.data_vars.items() if "step" in variable.dims]
+    trace = run[kept].sel(training="asymmetric", drop=True)
+    return trace.drop_vars("layer", errors="ignore").rename(names)
+
+
 def _joined(runs: Sequence[xr.Dataset], dim: xr.Variable) -> xr.Dataset:
     # A diverged run has fewer steps than the others.
     return xr.concat(runs, dim, combine_attrs="drop_conflicts", join="outer", data_vars="all")
