@@ -10,16 +10,20 @@ from test_lab_sweep import RECIPES
 
 from lab import sweep as module
 
-torch.set_num_threads(1)
-train, started = module.train, []
+
+def main(cache: Path) -> None:
+    torch.set_num_threads(1)
+    train, started = module.train, []
+
+    def killed(recipe, **settings):
+        started.append(recipe)
+        if len(started) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train(recipe, **settings)
+
+    module.train = killed
+    module.sweep(RECIPES, cache=cache)
 
 
-def killed(recipe, **settings):
-    started.append(recipe)
-    if len(started) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return train(recipe, **settings)
-
-
-module.train = killed
-module.sweep(RECIPES, cache=Path(sys.argv[1]))
+if __name__ == "__main__":  # pytest imports every file here, for its doctests
+    main(Path(sys.argv[1]))
