@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import RBFInterpolator
+from scipy.spatial.distance import cdist
 from torch import Tensor
 
+from landscape._interpolate import interpolate
 from landscape._point import Scene
 from landscape._run import Run
 
@@ -53,9 +54,9 @@ def fill_adaptively(
     misses: list[float] = []
     while len(order) <= _MOST * len(places) and np.isfinite(run.table[order, 0]).all():
         known = run.table[order, 0]
-        now = _interpolate(places[order], known, places)
+        now = interpolate(places[order], known, places)
         half = order[: int(0.6 * len(order))]
-        before = _interpolate(places[half], run.table[half, 0], places)
+        before = interpolate(places[half], run.table[half, 0], places)
         spread = np.ptp(known) or 1.0
         estimate = float(max(np.abs(now - before).max(), 2 * max(misses[-40:], default=np.inf)))
         estimate /= spread
@@ -63,7 +64,7 @@ def fill_adaptively(
             return _filled(run, order, places, scene), {"error_estimate": estimate}
         if len(order) >= _PATIENCE and estimate > _HOPELESS * tolerance:
             break
-        rough = _interpolate(places[order], known, places, kernel="thin_plate_spline")
+        rough = interpolate(places[order], known, places, kernel="thin_plate_spline")
         added = _next_points(places, order, np.abs(now - rough), generator)
         run.fill(added)
         misses += np.abs(run.table[added, 0] - now[added]).tolist()
@@ -85,7 +86,7 @@ def _next_points(
     places: Array, order: Indices, doubt: Array, generator: np.random.Generator
 ) -> Indices:
     """Far from what is known, where in doubt; then some at random, for an honest estimate."""
-    away = np.min(np.linalg.norm(places[:, None] - places[None, order], axis=-1), axis=1)
+    away = cdist(places, places[order]).min(1)
     weight = doubt + 1e-3 * doubt.max() + 1e-300  # where there is no doubt at all, distance decides
     chosen: list[int] = []
     for _ in range(min(_GUIDED, len(places) - len(order))):
@@ -93,15 +94,10 @@ def _next_points(
         if away[best] == 0:
             break
         chosen.append(best)
-        away = np.minimum(away, np.linalg.norm(places - places[best], axis=1))
+        away = np.minimum(away, cdist(places, places[[best]])[:, 0])
     left = np.setdiff1d(np.arange(len(places)), np.append(order, chosen))
     random = generator.choice(left, size=min(_RANDOM, len(left)), replace=False)
     return np.append(np.array(chosen, dtype=np.int64), random)
-
-
-def _interpolate(at: Array, values: Array, places: Array, kernel: str = "quintic") -> Array:
-    found: Array = RBFInterpolator(at, values, kernel=kernel)(places)
-    return found
 
 
 def _filled(run: Run, order: Indices, places: Array, scene: Scene) -> Array:
@@ -111,15 +107,15 @@ def _filled(run: Run, order: Indices, places: Array, scene: Scene) -> Array:
     loss, error, accuracy = (names.index(n) for n in ("loss", "loss_se", "accuracy"))
     smooth = run.table[order][:, [loss, error]]
     if np.isnan(smooth[:, 1]).any():
-        table[:, loss] = _interpolate(places[order], smooth[:, 0], places)
+        table[:, loss] = interpolate(places[order], smooth[:, 0], places)
     else:
-        table[:, [loss, error]] = _interpolate(places[order], smooth, places)
+        table[:, [loss, error]] = interpolate(places[order], smooth, places)
         table[:, error] = np.maximum(table[:, error], 0)
     if scene.margins:
-        margins = _interpolate(places[order], run.table[order, len(names) :], places)
+        margins = interpolate(places[order], run.table[order, len(names) :], places)
         table[:, accuracy] = (margins > 0).mean(1)
     elif not np.isnan(run.table[order, accuracy]).any():
-        direct = _interpolate(places[order], run.table[order, accuracy], places)
+        direct = interpolate(places[order], run.table[order, accuracy], places)
         table[:, accuracy] = np.clip(direct, 0, 1)
     table[run.done] = run.table[run.done][:, : len(names)]
     return table

@@ -1,0 +1,64 @@
+"""Interpolation of scattered values by radial functions, many columns at the price of one.
+
+In torch rather than `scipy.interpolate.RBFInterpolator`, whose linear algebra does not heed torch's
+number of threads: on one thread, 500 columns at 137 points take 40 ms there and 9 ms here.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[np.float64]
+
+# By kernel: phi(r) as a function of r^2, and the degree of the polynomial that goes with it.
+_KERNELS = {
+    "quintic": (lambda square: -square.square() * square.sqrt(), 2),
+    "thin_plate_spline": (lambda square: 0.5 * torch.xlogy(square, square), 1),
+}
+
+
+def interpolate(at: Array, values: Array, places: Array, kernel: str = "quintic") -> Array:
+    """Values at `places` of the smooth function that has the given ones.
+
+    Args:
+        at: Where values are known, shape `(point, 2)`, of the size of 1.
+        values: Shape `(point,)` or `(point, column)`.
+        places: Where they are wanted, shape `(place, 2)`.
+        kernel: `"quintic"`, or `"thin_plate_spline"`, which is rougher.
+
+    Returns:
+        Shape `(place,)` or `(place, column)`.
+
+    Example:
+        >>> at = np.array([[0, 0], [1, 0], [0, 1], [1, 1.0]])
+        >>> interpolate(at, at.sum(1), np.array([[0.5, 0.25]]), "thin_plate_spline").round(9)
+        array([0.75])
+    """
+    radial, degree = _KERNELS[kernel]
+    known, wanted = torch.from_numpy(at), torch.from_numpy(places)
+    columns = torch.from_numpy(values).view(len(at), -1)
+    # A power must not be a combination of lower ones: two rows of points tell no x^2 from 1.
+    highest = [min(degree, len(np.unique(axis)) - 1) for axis in at.T]
+    powers = [
+        (i, j) for i in range(highest[0] + 1) for j in range(highest[1] + 1) if i + j <= degree
+    ]
+    polynomial = _monomials(known, powers)
+    corner = known.new_zeros(len(powers), len(powers))
+    upper = torch.cat([radial(_squares(known, known)), polynomial], 1)
+    matrix = torch.cat([upper, torch.cat([polynomial.T, corner], 1)])
+    right = torch.cat([columns, columns.new_zeros(len(powers), columns.shape[1])])
+    weights = torch.linalg.solve(matrix, right)
+    functions = torch.cat([radial(_squares(wanted, known)), _monomials(wanted, powers)], 1)
+    found: Array = (functions @ weights).view(len(places), *values.shape[1:]).numpy()
+    return found
+
+
+def _squares(some: Tensor, others: Tensor) -> Tensor:
+    """Squared distances; by differences, since squares minus products would lose digits."""
+    x, y = ((some[:, None, axis] - others[:, axis]).square() for axis in (0, 1))
+    return x + y
+
+
+def _monomials(points: Tensor, powers: list[tuple[int, int]]) -> Tensor:
+    return torch.stack([points[:, 0] ** i * points[:, 1] ** j for i, j in powers], 1)
