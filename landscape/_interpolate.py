@@ -11,12 +11,6 @@ from torch import Tensor
 
 Array = NDArray[np.float64]
 
-# By kernel: phi(r) as a function of r^2, and the degree of the polynomial that goes with it.
-_KERNELS = {
-    "quintic": (lambda square: -square.square() * square.sqrt(), 2),
-    "thin_plate_spline": (lambda square: 0.5 * torch.xlogy(square, square), 1),
-}
-
 
 def interpolate(at: Array, values: Array, places: Array, kernel: str = "quintic") -> Array:
     """Values at `places` of the smooth function that has the given ones.
@@ -35,7 +29,7 @@ def interpolate(at: Array, values: Array, places: Array, kernel: str = "quintic"
         >>> interpolate(at, at.sum(1), np.array([[0.5, 0.25]]), "thin_plate_spline").round(9)
         array([0.75])
     """
-    radial, degree = _KERNELS[kernel]
+    radial, degree = (_quintic, 2) if kernel == "quintic" else (_thin_plate, 1)
     known, wanted = torch.from_numpy(at), torch.from_numpy(places)
     columns = torch.from_numpy(values).view(len(at), -1)
     # A power must not be a combination of lower ones: two rows of points tell no x^2 from 1.
@@ -45,19 +39,27 @@ def interpolate(at: Array, values: Array, places: Array, kernel: str = "quintic"
     ]
     polynomial = _monomials(known, powers)
     corner = known.new_zeros(len(powers), len(powers))
-    upper = torch.cat([radial(_squares(known, known)), polynomial], 1)
+    upper = torch.cat([radial(_distances(known, known)), polynomial], 1)
     matrix = torch.cat([upper, torch.cat([polynomial.T, corner], 1)])
     right = torch.cat([columns, columns.new_zeros(len(powers), columns.shape[1])])
     weights = torch.linalg.solve(matrix, right)
-    functions = torch.cat([radial(_squares(wanted, known)), _monomials(wanted, powers)], 1)
-    found: Array = (functions @ weights).view(len(places), *values.shape[1:]).numpy()
-    return found
+    smooth = radial(_distances(wanted, known)) @ weights[: len(at)]
+    found: Array = smooth.add_(_monomials(wanted, powers) @ weights[len(at) :]).numpy()
+    return found.reshape(len(places), *values.shape[1:])
 
 
-def _squares(some: Tensor, others: Tensor) -> Tensor:
-    """Squared distances; by differences, since squares minus products would lose digits."""
-    x, y = ((some[:, None, axis] - others[:, axis]).square() for axis in (0, 1))
-    return x + y
+def _distances(some: Tensor, others: Tensor) -> Tensor:
+    # Not by a matrix product, which would lose half of the digits.
+    return torch.cdist(some, others, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _quintic(distance: Tensor) -> Tensor:
+    square = distance.square()
+    return square.mul_(square).mul_(distance).neg_()
+
+
+def _thin_plate(distance: Tensor) -> Tensor:
+    return torch.xlogy(distance.square(), distance)
 
 
 def _monomials(points: Tensor, powers: list[tuple[int, int]]) -> Tensor:
