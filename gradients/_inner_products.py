@@ -1,4 +1,6 @@
+from functools import reduce
 from itertools import combinations_with_replacement
+from operator import add
 
 import numpy as np
 import torch
@@ -20,18 +22,11 @@ def inner_products(vectors: list[Tensor | None], *, first_is_sum: bool = False) 
     size, device = next((v.numel(), v.device) for v in flat if v is not None)
     # Pieces that stay in the CPU's cache, or that bound the float64 copies on an accelerator.
     chunk = 2**16 if device.type == "cpu" else 2**24
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    sums = [zero] * (len(flat) * (len(flat) + 1) // 2)
-    for start in range(0, size, chunk):
-        pieces = [None if v is None else v[start : start + chunk].double() for v in flat]
-        if first_is_sum and pieces[0] is not None:
-            for other in pieces[1:]:
-                pieces[0] = pieces[0] if other is None else pieces[0] - other
-        pairs = combinations_with_replacement(pieces, 2)
-        for index, (a, b) in enumerate(pairs):
-            if a is not None and b is not None:
-                sums[index] = sums[index] + torch.dot(a, b)
-    return torch.stack(sums)
+    if size <= chunk:
+        return _triangle(flat, first_is_sum)
+    starts = range(0, size, chunk)
+    pieces = ([None if v is None else v[i : i + chunk] for v in flat] for i in starts)
+    return reduce(add, (_triangle(piece, first_is_sum) for piece in pieces))
 
 
 def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -48,6 +43,19 @@ def full_matrices(triangles: NDArray[np.float64], count: int) -> NDArray[np.floa
     full[..., rows, columns] = triangles
     full[..., columns, rows] = triangles
     return full
+
+
+def _triangle(vectors: list[Tensor | None], first_is_sum: bool) -> Tensor:
+    # No operation more than it takes: amid a backward pass, most of the time of each is its start.
+    double = [None if vector is None else vector.double() for vector in vectors]
+    if first_is_sum and double[0] is not None:
+        for other in double[1:]:
+            double[0] = double[0] if other is None else double[0] - other
+    like = next(vector for vector in double if vector is not None)
+    pairs = combinations_with_replacement(double, 2)
+    return torch.stack(
+        [like.new_zeros(()) if a is None or b is None else torch.dot(a, b) for a, b in pairs]
+    )
 
 
 def _flat(vector: Tensor) -> Tensor:
