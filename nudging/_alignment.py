@@ -15,6 +15,7 @@ from nudging._result import (
     inner,
     joined,
     layers,
+    normalised,
     norms,
     standard_error,
 )
@@ -138,10 +139,4 @@ _MOMENTS = (
 
 
 def _unit(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    # In double precision, so that the square of no gradient is zero.
-    found = {}
-    for name, value in values.items():
-        rows = value.double().flatten(1)
-        norm = rows.norm(dim=1, keepdim=True)
-        found[name] = rows / torch.where(norm > 0, norm, 1.0)
-    return found
+    return {name: normalised(value, "unit") for name, value in values.items()}

@@ -80,7 +80,7 @@ def _ask(credit: Credit, seen: State, state: State) -> dict[str, Tensor]:
 
 
 def checked(credit: Any, state: State) -> dict[str, Tensor]:
-    """A credit for every block, finite and as large as its output, in the state's precision."""
+    """A credit for every block, finite and as large as its output, on the same device."""
     if not isinstance(credit, Mapping):
         raise TypeError(f"`credit`: expected a mapping by block, got {type(credit).__name__}")
     found: dict[str, Tensor] = {}
@@ -95,7 +95,8 @@ def checked(credit: Any, state: State) -> dict[str, Tensor]:
             )
         if not value.isfinite().all():
             raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
-        found[name] = value.detach().to(hidden)
+        # In its own precision: what is finite there may not be so in half precision.
+        found[name] = value.detach().to(hidden.device)
     return found
 
 

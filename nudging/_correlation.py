@@ -94,7 +94,7 @@ def correlation_batch(
             rows = drawn.flatten(1)
             step = epsilon * (rows / rows.norm(dim=1, keepdim=True)).reshape(drawn.shape)
             moved = state.losses(state.rest(name, hidden + step)).double()
-            predicted.append((seen.credit[name] * step).double().flatten(1).sum(1).cpu())
+            predicted.append((seen.credit[name] * step.double()).flatten(1).sum(1).cpu())
             true.append(moved - rest)
     shape = (len(state.blocks), n_directions, len(state))
     return {

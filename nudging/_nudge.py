@@ -15,6 +15,7 @@ from nudging._result import (
     inner,
     joined,
     layers,
+    normalised,
     standard_error,
 )
 from nudging._saved_credit import with_credit
@@ -109,7 +110,7 @@ def nudge_batch(
 ) -> dict[str, Tensor]:
     """Changes of the loss, `(layer, eta, sample)`, and what belongs to them."""
     state = seen.state
-    steps = {n: _normalised(a, normalisation) for n, a in seen.credit.items()}
+    steps = {n: _step(a, normalisation).to(state.hidden[n]) for n, a in seen.credit.items()}
     rest = state.losses().double()
 
     def change(name: str, eta: float) -> Tensor:
@@ -175,14 +176,5 @@ def check_normalisation(normalisation: str) -> None:
         )
 
 
-def _normalised(credit: Tensor, how: str) -> Tensor:
-    if how == "none":
-        return credit
-    rows = credit.flatten(1)
-    largest = rows.abs().amax(1, keepdim=True)
-    # By the largest entry first: squares of tiny credits are zero in single precision.
-    scaled = rows / torch.where(largest > 0, largest, 1.0)
-    size = scaled.square().mean(1, keepdim=True).sqrt()
-    if how == "unit":
-        size = scaled.norm(dim=1, keepdim=True)
-    return (scaled / torch.where(largest > 0, size, 1.0)).reshape(credit.shape)
+def _step(credit: Tensor, how: str) -> Tensor:
+    return credit if how == "none" else normalised(credit, how)

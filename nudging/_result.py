@@ -28,14 +28,31 @@ def joined(parts: Parts) -> dict[str, Array]:
 
 def norms(values: Mapping[str, Tensor]) -> Tensor:
     """Length of each sample's tensor, `(layer, sample)`."""
+    parts = [_by_largest(value) for value in values.values()]
     # On the CPU: blocks may be on different devices.
-    return torch.stack([v.double().flatten(1).norm(dim=1).cpu() for v in values.values()])
+    return torch.stack([(top[:, 0] * rows.norm(dim=1)).cpu() for rows, top in parts])
+
+
+def normalised(value: Tensor, how: str) -> Tensor:
+    """Each sample over its root mean square ("rms") or norm ("unit"), in double precision; what is
+    zero stays zero."""
+    rows, top = _by_largest(value)
+    size = rows.norm(dim=1, keepdim=True)
+    size = size / rows.shape[1] ** 0.5 if how == "rms" else size
+    return (rows / torch.where(top > 0, size, 1.0)).reshape(value.shape)
 
 
 def inner(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
     """Inner products of each sample's tensors, `(layer, sample)`."""
     pairs = zip(one.values(), other.values(), strict=True)
     return torch.stack([(a.double() * b.double()).flatten(1).sum(1).cpu() for a, b in pairs])
+
+
+def _by_largest(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Each sample over its largest entry, and that: tiny and huge numbers have no squares."""
+    rows = value.double().flatten(1)
+    top = rows.abs().amax(1, keepdim=True)
+    return rows / torch.where(top > 0, top, 1.0), top
 
 
 def standard_error(values: Array) -> Array:
