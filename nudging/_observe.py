@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def find_blocks(model: nn.Module, blocks: str | Sequence[str]) -> dict[str, nn.M
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model`: expected a torch.nn.Module, got {type(model).__name__}")
     try:
-        return find_layers(unwrap(model), blocks)
+        return find_layers(model, blocks)
     except ValueError as error:
         raise ValueError(str(error).replace("`layers`", "`blocks`")) from None
 
@@ -77,6 +78,7 @@ def record(
     tensors: dict[str, Tensor] | None = None,
 ) -> State:
     """Run the model once, and keep every call that a replay may need."""
+    inputs, targets = tree_map_only(Tensor, _usable, (inputs, targets))
     count, hidden = count_samples(inputs), dict[str, Tensor]()
 
     def keep(name: str, output: Any) -> None:
@@ -109,16 +111,26 @@ def why_full(state: State) -> str:
     On two samples, each block is changed and what follows compared with a full pass, bit by bit.
     Their losses must be those that they have in their batch.
     """
-    x, y = tree_map_only(Tensor, lambda leaf: leaf[:2], (state.inputs, state.targets))
+    together = state.losses()
+    # Those of largest loss: where there is none to speak of, nothing could be seen.
+    rows = together.nan_to_num(0.0, 0.0, 0.0).abs().topk(min(2, len(state))).indices
+    if len(state) == 2:
+        rows = rows[[0, 1, 0]]  # else they would be the batch itself
+    x, y = tree_map_only(Tensor, itemgetter(rows), (state.inputs, state.targets))
     few = record(state.model, x, y, dict(state._modules), state.loss, tensors=state._tensors)
-    _check_independent(few.losses(), state.losses()[:2])
+    _check_independent(few.losses(), together[rows])
     generator, whole = torch.Generator().manual_seed(0), replace(few, full="to compare")
     for name, rest in few.hidden.items():
         noise = torch.randn(rest.shape, generator=generator).to(rest)
-        moved = rest + 0.1 * rest.abs().mean() * noise
+        moved = rest + 0.1 * (rest.abs().mean() or 1.0) * noise
         if not _same(*(s.losses(s.rest(name, moved)) for s in (few, whole))):
             return f"what follows {name} depends on more than the outputs of its modules"
     return ""
+
+
+def _usable(tensor: Tensor) -> Tensor:
+    # No pass that is differentiated may see what was made in inference mode.
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -129,8 +141,8 @@ def _check_independent(alone: Tensor, together: Tensor) -> None:
     tolerance = torch.finfo(alone.dtype).eps ** 0.5 * together.abs().max()
     if ((alone - together).abs() > tolerance).any():
         raise ValueError(
-            "`loss`: expected a loss of each sample by itself, but that of the first is "
-            f"{alone[0]:.6g} with one other sample and {together[0]:.6g} in its batch; the loss or "
+            "`loss`: expected a loss of each sample by itself, but that of one is "
+            f"{alone[0]:.6g} among few samples and {together[0]:.6g} in its batch; the loss or "
             "the model depends on the whole batch (or on random numbers drawn for it)"
         )
 

@@ -85,6 +85,7 @@ class State:
         """
         return {name: value.clone() for name, value in self._gradient.items()}
 
+    @torch.inference_mode(False)
     def differentiate(
         self, total: Callable[[Any], Tensor], *, whole: bool = False
     ) -> dict[str, Tensor]:

@@ -83,3 +83,46 @@ def test_compiled_models_give_what_they_give_uncompiled(how):
     got = nudging.nudge(model, (x, y), nudging.backprop, "blocks.*", samples=None)
     assert want["loss_change"].identical(got["loss_change"])
     assert got.attrs["passes"] == "what follows each block"
+
+
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("build", [nets.ResMLP, nets.Whispering])
+def test_batches_made_in_inference_mode_are_measured(build, outer):
+    model, (x, y) = nets.make(build), nets.batch()
+    blocks = ["blocks.*"] if build is nets.ResMLP else ["first", "second"]
+    with torch.inference_mode():
+        made = [(x + 0, y + 0)]
+    for credit in (nudging.backprop, nudging.auxiliary(nn.functional.cross_entropy)):
+        want = nudging.nudge(model, (x, y), credit, blocks, samples=None)
+        with torch.inference_mode(outer):
+            got = nudging.nudge(model, made, credit, blocks, samples=None)
+            state = nudging.observe(model, *made[0], blocks)
+            gradient = state.gradient()
+        assert want.identical(got)
+        for name, value in nudging.observe(model, x, y, blocks).gradient().items():
+            torch.testing.assert_close(gradient[name], value)
+
+
+def test_blocks_may_be_called_as_a_wrapper_calls_them():
+    model, data = nets.make(nets.ResMLP), nets.batch()
+    wrapped = nn.DataParallel(model)
+    found = [
+        nudging.nudge(net, data, nudging.backprop, name, samples=None)
+        for net, name in ((model, "blocks.*"), (wrapped, "module.blocks.*"), (wrapped, "blocks.*"))
+    ]
+    assert found[0]["loss_change"].identical(found[1]["loss_change"])
+    assert found[0]["loss_change"].identical(found[2]["loss_change"])
+
+
+@pytest.mark.parametrize("make", [nudging.direct_feedback, nudging.feedback])
+def test_a_loss_may_take_what_a_language_model_returns(make):
+    model, credit = nets.make(gpt2), make()
+    found = credit(nudging.observe(model, TOKENS, TOKENS, "transformer.h.*", loss=next_token))
+    # By hand: (softmax - onehot) / 8 at the eight places that predict a token, none at the last.
+    with torch.no_grad():
+        error = torch.softmax(model.eval()(TOKENS).logits, 2)
+    error[:, :-1] -= nn.functional.one_hot(TOKENS[:, 1:], 29)
+    error[:, -1] = 0
+    last = "transformer.h.2"
+    expected = error / 8 @ credit.matrices[last].T
+    torch.testing.assert_close(found[last], expected, rtol=1e-4, atol=1e-6)
