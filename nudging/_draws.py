@@ -10,11 +10,14 @@ from torch import Tensor
 from nudging._state import State
 
 
-def draws(state: State, block: str, seed: int) -> Iterator[Tensor]:
-    """Without end, Gaussian tensors like a block's output, the same for a sample in any batch."""
+def draws(state: State, block: str, seed: int, use: str = "") -> Iterator[Tensor]:
+    """Without end, Gaussian tensors like a block's output, the same for a sample in any batch.
+
+    Other ones for another `use`.
+    """
     like = state.hidden[block]
     places = range(state.first, state.first + len(like))
-    generators = [torch.Generator().manual_seed(_mix(seed, block, place)) for place in places]
+    generators = [torch.Generator().manual_seed(_mix(seed, use + block, place)) for place in places]
     while True:
         rows = [torch.randn(like.shape[1:], generator=g, dtype=torch.float64) for g in generators]
         yield torch.stack(rows).to(like)

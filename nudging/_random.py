@@ -15,7 +15,8 @@ class Random:
 
     def __call__(self, state: State) -> dict[str, Tensor]:
         """Draw one tensor per block, like its output."""
-        return {name: next(draws(state, name, self.seed)) for name in state.blocks}
+        # Not the directions of `correlation`, which is to know nothing about this credit.
+        return {name: next(draws(state, name, self.seed, "credit ")) for name in state.blocks}
 
 
 def random(seed: int = 0) -> Random:
