@@ -39,7 +39,7 @@ def drift(
         >>> drift(one, {"layer.weight": 3 * torch.eye(2)})["drift"].values
         array([2.])
     """
-    first, second = _tensors("before", before), _tensors("after", after)
+    first, second = _tensors("before", before, after), _tensors("after", after, before)
     if odd := sorted(first.keys() ^ second.keys()):
         raise ValueError(f"`after`: expected the same names as `before`, differ in {odd[:5]}")
     for name, value in first.items():
@@ -72,7 +72,7 @@ def drift(
     )
 
 
-def _tensors(argument: str, weights: Any) -> dict[str, Tensor]:
+def _tensors(argument: str, weights: Any, other: Any) -> dict[str, Tensor]:
     if isinstance(weights, nn.Module):
         return dict(unwrap(weights).named_parameters())
     if not isinstance(weights, Mapping) or not all(
@@ -81,4 +81,8 @@ def _tensors(argument: str, weights: Any) -> dict[str, Tensor]:
         raise TypeError(
             f"`{argument}`: expected a model or a mapping of tensors, got {type(weights).__name__}"
         )
-    return {name: value for name, value in weights.items() if value.is_floating_point()}
+    unasked: set[str] = set()
+    if isinstance(other, nn.Module):  # a state dict has buffers, too, and tied weights twice
+        model = unwrap(other)
+        unasked = model.state_dict().keys() - dict(model.named_parameters()).keys()
+    return {n: t for n, t in weights.items() if t.is_floating_point() and n not in unasked}

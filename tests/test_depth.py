@@ -36,6 +36,28 @@ def test_drift_from_zero_is_undefined():
     np.testing.assert_allclose(found["displacement"], [2**0.5, 0])
 
 
+def test_a_model_is_compared_with_a_state_dict_of_its_own():
+    class Tied(nn.Module):
+        """With batch norm, whose statistics a state dict has, and a head that is the embedding."""
+
+        def __init__(self):
+            super().__init__()
+            self.embed, self.norm = nn.Embedding(5, 4), nn.BatchNorm1d(4)
+            self.head = nn.Linear(4, 5, bias=False)
+            self.head.weight = self.embed.weight
+
+    model = nets.make(Tied)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        model.embed.weight.mul_(1.5)
+    for found in (nudging.drift(before, model), nudging.drift(model, before)):
+        assert found["layer"].values.tolist() == ["embed"]
+    np.testing.assert_allclose(nudging.drift(before, model)["drift"], [0.5], rtol=1e-6)
+    del before["norm.weight"]
+    with pytest.raises(ValueError, match=r"differ in \['norm.weight'\]"):
+        nudging.drift(before, model)
+
+
 def test_drift_over_chosen_parameters_counts_a_layer_as_one_vector():
     before = {"a.weight": torch.ones(1, 2), "a.bias": torch.ones(2), "b.weight": torch.ones(3, 3)}
     after = {"a.weight": torch.ones(1, 2), "a.bias": torch.zeros(2), "b.weight": torch.ones(3, 3)}
