@@ -101,7 +101,7 @@ def audit(
     if len(means) == n_batches:
         found["stability"] = float(pairwise_cosine(means)[(len(sizes) - 1) // 2])
     if accuracy is not None and frozen_accuracy is not None:
-        found["depth"] = accuracy - frozen_accuracy
+        found["depth"] = round(accuracy - frozen_accuracy, 12)  # 0.36 - 0.34 is two points
     verdicts = [_verdict(name, value, limits[name]) for name, value in found.items()]
     attrs = attributes("nudging.audit", model, None, last, seed=seed, n_samples=grad.shape[-1])
     return dataset(

@@ -51,6 +51,52 @@ def test_each_check_fires_on_the_wrong_side_of_its_threshold(change, fired):
     assert found.attrs["verdict"].startswith("accuracy and alignment need" if fired else "none")
 
 
+class Growing(torch.nn.Module):
+    """The second state is the first one times a known growth."""
+
+    def __init__(self, growth):
+        super().__init__()
+        self.one, self.two, self.growth = torch.nn.Identity(), torch.nn.Identity(), growth
+
+    def forward(self, x):
+        return self.two(self.growth * self.one(x))
+
+
+@pytest.mark.parametrize(
+    ("growth", "slope", "shares", "fired"),
+    [
+        (50.0, 1.0, (0.36, 0.34), ["stability"]),  # exactly on the thresholds: not fired
+        (50.1, 1.0, (0.36, 0.341), ["scale", "stability", "depth"]),
+        (2.0, 16e-7, (0.5, 0.3), ["stability"]),
+        (2.0, 15.9e-7, (0.5, 0.3), ["reference", "stability"]),
+    ],
+)
+def test_the_thresholds_are_those_of_the_protocol(growth, slope, shares, fired):
+    # Over 50, below 1e-7 of the mean over 16 samples, over 0.3 (here 1), below two points.
+    x = torch.ones(16, 1, dtype=torch.float64)
+    found = nudging.audit(
+        Growing(growth), (x, x), ["one", "two"], batch_size=2, accuracy=shares[0],
+        frozen_accuracy=shares[1], loss=lambda o, t: slope * o[:, 0],
+    )  # fmt: skip
+    assert found["check"].values[found["verdict"].values == "fired"].tolist() == fired
+
+
+def test_stability_up_to_a_third_is_no_alarm():
+    # Two directions in turn, at an angle of known cosine c: (4 * 3 * 2 + 16 * 2 * c) / 56 over
+    # the pairs of eight batches.
+    for cosine, verdict in ((-0.25, "passed"), (-0.2, "fired")):
+        mean = (24 + 32 * cosine) / 56
+        sine = (1 - cosine**2) ** 0.5
+        slopes = torch.tensor([[1.0, 0.0], [cosine, sine]], dtype=torch.float64).repeat(4, 1)
+        model = torch.nn.Sequential(torch.nn.Identity())
+        found = nudging.audit(
+            model, (torch.ones_like(slopes), slopes), "0", batch_size=1,
+            loss=lambda o, t: (o * t).sum(1),
+        ).sel(check="stability")  # fmt: skip
+        np.testing.assert_allclose(found["value"], mean, rtol=1e-9)
+        assert str(found["verdict"].values) == verdict
+
+
 def test_audit_has_the_numbers_of_the_measures():
     model, data = nets.make(nets.ResMLP), nets.batch(80)
     blocks = ["embed", "blocks.*"]
