@@ -1,3 +1,4 @@
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Self
@@ -21,10 +22,9 @@ from nudging._trunk import Trunk
 from resonance import device_of, provenance, take
 
 
-class Bridge:
+class Bridge(ABC):
     """What the two learned credits share: one network for all depths, its training, its files."""
 
-    settings: dict[str, Any]
     parts: ClassVar[Sequence[str]] = ("net",)  # names of the networks to be saved
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -104,33 +104,31 @@ class Bridge:
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         self.optimizer.step()
-        self._after_step()
         return loss.item()
 
+    @abstractmethod
+    def __call__(self, state: State) -> dict[str, Tensor]:
+        """The credit of every block."""
+
+    @abstractmethod
     def _loss(self, state: State, signal: Tensor) -> Tensor:
-        raise NotImplementedError
+        """What one step of training lowers."""
 
-    def _after_step(self) -> None:
-        pass
-
+    @abstractmethod
     def _build(self) -> None:
         """Make the networks for `self.shape`."""
-        raise NotImplementedError
 
     def _trunk(self, outputs: int) -> Trunk:
-        names = ("hidden", "layers", "times", "seed")
-        return Trunk(
-            self.shape["width"], self.shape["classes"], outputs, pooled=self.shape["pooled"],
-            **{name: self.settings[name] for name in names},
-        )  # fmt: skip
+        own = {name: self.settings[name] for name in ("hidden", "layers", "times", "seed")}
+        shape = self.shape
+        return Trunk(shape["width"], shape["classes"], outputs, pooled=shape["pooled"], **own)
 
     def _signal(self, state: State, *, build: bool = False) -> Tensor:
         """The output error of every sample, once the state is known to fit the bridge."""
         signal = output_error(state)
         if signal.dim() != 2:
-            raise ValueError(
-                f"`model`: a bridge expects outputs (sample, class), got {tuple(signal.shape)}"
-            )
+            got = tuple(signal.shape)
+            raise ValueError(f"`model`: a bridge expects outputs (sample, class), got {got}")
         shapes = {block: tuple(h.shape[1:]) for block, h in state.hidden.items()}
         if len(set(shapes.values())) > 1:
             raise ValueError(f"`blocks`: a bridge expects outputs of one shape, got {shapes}")
@@ -150,24 +148,25 @@ class Bridge:
             )
         if self.blocks[-1] not in shapes:
             raise ValueError(f"`blocks`: expected the terminal one, {self.blocks[-1]!r}, too")
+        # In half precision, a network would not move by the small steps of its training.
+        precision = torch.promote_types(rows.dtype, torch.float32)
         for part in self.parts:
-            getattr(self, part).to(rows)  # moves only if it has to
-        return signal
+            getattr(self, part).to(rows.device, precision)  # moves only if it has to
+        return signal.to(rows.device, precision)
 
     def _stack(
         self, state: State, blocks: Sequence[str], signal: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What the network takes, block after block: rows, time and signal of every sample."""
-        rows = [as_rows(state.hidden[block].detach(), "`blocks`") for block in blocks]
+        rows = [as_rows(state.hidden[block].detach().to(signal), "`blocks`") for block in blocks]
         times = [self.blocks.index(block) / (len(self.blocks) - 1) for block in blocks]
         time = signal.new_tensor(times).repeat_interleave(len(signal))
         return torch.cat(rows), time, signal.repeat(len(blocks), 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and weights, for `torch.save`; the optimizer is left out."""
-        tensors: dict[str, Tensor] = {}
-        for part in self.parts if self.blocks else ():
-            tensors |= {f"{part}.{k}": v for k, v in getattr(self, part).state_dict().items()}
+        nets = {part: getattr(self, part) for part in self.parts if self.blocks}
+        tensors = {f"{part}.{k}": v for part, n in nets.items() for k, v in n.state_dict().items()}
         about = {"settings": self.settings, "fitted": {"blocks": self.blocks, "shape": self.shape}}
         return {"credit": type(self).__name__, **about, "tensors": tensors}
 

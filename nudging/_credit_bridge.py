@@ -80,6 +80,15 @@ class CreditBridge(Bridge):
         parts = zip(state.hidden.items(), grad.split(len(signal)), strict=True)
         return {block: from_rows(part, h) for (block, h), part in parts}
 
+    def update(self, state: State) -> float:
+        """Train the bridge by one step on a batch; the slow copy follows."""
+        loss = super().update(state)
+        pairs = zip(self.slow.parameters(), self.net.parameters(), strict=True)
+        with torch.no_grad():
+            for slow, fast in pairs:
+                slow.lerp_(fast, 1 - self.settings["decay"])
+        return loss
+
     def _loss(self, state: State, signal: Tensor) -> Tensor:
         inner, goal = self.blocks[:-1], self._soft_minimum(state, signal)
         bridge = (value(self.net, *self._stack(state, inner, signal)) - goal).square().mean()
@@ -91,7 +100,7 @@ class CreditBridge(Bridge):
         guess = value(self.net, rows.requires_grad_(), time, signal)
         (guessed,) = torch.autograd.grad(guess.sum(), rows, create_graph=True)
         level = (guess - losses.detach()).square().mean()
-        apart = normalised(guessed) - normalised(as_rows(slope, last))
+        apart = normalised(guessed) - normalised(as_rows(slope.to(signal), last))
         terminal: float = self.settings["terminal"]
         return bridge + level + terminal * apart.square().mean()
 
@@ -104,12 +113,6 @@ class CreditBridge(Bridge):
             noise *= root_mean_square(rows)
         values = value(self.slow, rows + noise, time, signals)
         return soft_minimum(values, self.settings["temperature"])
-
-    @torch.no_grad()
-    def _after_step(self) -> None:
-        pairs = zip(self.slow.parameters(), self.net.parameters(), strict=True)
-        for slow, fast in pairs:
-            slow.lerp_(fast, 1 - self.settings["decay"])
 
     def _build(self) -> None:
         self.net = self._trunk(1)

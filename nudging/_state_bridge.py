@@ -69,7 +69,7 @@ class StateBridge(Bridge):
                 slopes = [self._slope(state, part) for part in guess.detach().split(len(signal))]
                 (grad,) = torch.autograd.grad(guess, rows, torch.cat(slopes))
             credit = dict(zip(earlier, grad.split(len(signal)), strict=True))
-        exact = self._slope(state, as_rows(state.hidden[last].detach(), last))
+        exact = self._slope(state, as_rows(state.hidden[last].to(signal), last))
         credit[last] = exact
         return {block: from_rows(credit[block], h) for block, h in state.hidden.items()}
 
@@ -82,15 +82,15 @@ class StateBridge(Bridge):
         last = self.blocks[-1]
         like = state.hidden[last]
         value = from_rows(rows, like) if self.settings["at_prediction"] else like
-        value = value.detach().requires_grad_()
+        value = value.to(like).detach().requires_grad_()
         with torch.enable_grad():
             loss = state.losses(state.rest(last, value)).sum()
             (grad,) = torch.autograd.grad(loss, value)
-        return as_rows(grad, last)
+        return as_rows(grad.to(rows), last)
 
     def _loss(self, state: State, signal: Tensor) -> Tensor:
         rows, time, signals = self._stack(state, self.blocks[:-1], signal)
-        goal = as_rows(state.hidden[self.blocks[-1]].detach(), "`blocks`")
+        goal = as_rows(state.hidden[self.blocks[-1]].detach().to(signal), "`blocks`")
         goal = goal.repeat(len(self.blocks) - 1, 1, 1)
         error = (self._predict(rows, time, signals) - goal).square().sum((1, 2))
         return (error / (goal.square().sum((1, 2)) + 1e-6)).mean()
