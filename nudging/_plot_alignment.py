@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from nudging._plot_nudge import label_blocks
+from nudging._plot_nudge import label_blocks, new_axes, thinned
 
 if TYPE_CHECKING:  # computing needs no matplotlib
     from matplotlib.axes import Axes
 
 _TIMES = ("step", "epoch")
+_ENTRIES = 12  # of layers in a legend at most
 
 
 def plot_alignment(found: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
@@ -38,10 +39,7 @@ def plot_alignment(found: xr.Dataset, *, ax: Axes | None = None, **style: Any) -
             "`found`: expected `cosine` over layer, seed, and one of method, step and epoch at "
             f"most, got {'none' if cosine is None else cosine.dims}"
         )
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        _, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+    ax = ax or new_axes(["along training"] if times else [str(n) for n in cosine["layer"].values])
     cosine = cosine if "seed" in cosine.dims else cosine.expand_dims("seed")
     ax.axhline(0, color="black", linewidth=0.8)
     if times:
@@ -61,9 +59,11 @@ def _along(ax: Axes, cosine: xr.DataArray, time: str, style: dict[str, Any]) -> 
     from matplotlib.ticker import MaxNLocator
 
     shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, cosine.sizes["layer"]))
-    for layer, shade in zip(cosine["layer"].values, shades, strict=True):
+    named = thinned(len(shades), _ENTRIES)
+    for i, (layer, shade) in enumerate(zip(cosine["layer"].values, shades, strict=True)):
         values = cosine.sel(layer=layer).transpose("seed", time)
-        look = {"color": shade, "label": layer} | style
+        label = {"label": layer} if i in named else {}
+        look = {"color": shade} | label | style
         _line(ax, values[time].values, values.values, look)
     at = cosine[time].values  # all of them: crosses do not widen the axis
     margin = 0.05 * float(at.max() - at.min()) or 0.5

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # computing needs no matplotlib
 _FAR_APART = 50.0  # bars that differ by more than this factor need another scale
 _DECADES = 6  # of a logarithmic side at most, whatever is smaller is as good as zero
 _LABELS = 8
+_NAMES = 30  # of blocks along an axis at most
 
 
 def plot_nudge(
@@ -37,10 +38,7 @@ def plot_nudge(
     allowed = {"layer", "method", "seed"}
     if "loss_change" not in chosen or not {"layer"} <= set(chosen["loss_change"].dims) <= allowed:
         raise ValueError("`found`: expected `loss_change` over layer, and method and seed at most")
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        _, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+    ax = ax or new_axes([str(name) for name in chosen["layer"].values])
     change = _three(chosen["loss_change"])
     methods = change["method"].values if "method" in chosen["loss_change"].dims else [None]
     width = 0.8 / len(methods)
@@ -100,13 +98,30 @@ def _log_on_both_sides(ax: Axes, means: NDArray[np.float64]) -> None:
     ax.yaxis.set_major_locator(FixedLocator([0.0, *np.concatenate(sides)]))
 
 
+def new_axes(names: list[str]) -> Axes:
+    """Axes of a new figure, with room for so many blocks and for their names."""
+    import matplotlib.pyplot as plt
+
+    below = 0.06 * max(map(len, names)) if _slanted(names) else 0.0
+    size = (max(7.0, 3.0 + 0.3 * min(len(names), _NAMES)), 4.0 + below)
+    return plt.subplots(figsize=size, layout="constrained")[1]
+
+
 def label_blocks(ax: Axes, names: list[str]) -> None:
-    """Names along the x axis, slanted if they are long."""
-    ax.set_xticks(np.arange(len(names)), names)
+    """Names along the x axis, slanted if they are long, and not all if they are many."""
+    chosen = thinned(len(names), _NAMES)
+    slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(chosen, [names[i] for i in chosen], **slanted if _slanted(names) else {})
     ax.set_xlim(-0.6, len(names) - 0.4)
-    if sum(map(len, names)) > 70:
-        slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-        ax.set_xticks(ax.get_xticks(), names, **slanted)
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """Places at equal distances, from the first on, no more than wanted."""
+    return list(range(0, count, -(-count // most)))
+
+
+def _slanted(names: list[str]) -> bool:
+    return sum(map(len, names)) > 70
 
 
 def _one_eta(found: xr.Dataset, eta: float | None) -> xr.Dataset:

@@ -112,6 +112,15 @@ def test_feedback_goes_back_block_by_block(small):
         np.testing.assert_allclose(found[block], expected, rtol=1e-6)
 
 
+def test_feedback_has_the_scale_of_what_goes_in():
+    model = nn.Sequential(nn.Linear(4, 900), nn.Linear(900, 400), nn.Linear(400, 100))
+    credit = nudging.feedback(seed=0)
+    credit(nudging.observe(model, torch.randn(2, 4), torch.zeros(2).long(), "[01]"))
+    assert credit.matrices["0"].shape == (900, 400)
+    assert credit.matrices["0"].std().item() == pytest.approx(400**-0.5, rel=0.02)
+    assert credit.matrices["1"].std().item() == pytest.approx(0.1, rel=0.02)
+
+
 @pytest.mark.parametrize("name", ["direct_feedback", "feedback"])
 @pytest.mark.parametrize("pool", [True, False])
 def test_tokens_get_their_own_error_or_the_common_one(name, pool):

@@ -113,6 +113,7 @@ def test_samples_without_credit_stay_and_are_counted():
         credit = state.gradient()
         for value in credit.values():
             value[::2] = 0
+            value[:, 3] = 0  # one feature without credit does not make a sample stay
         credit[state.blocks[-1]] = torch.zeros_like(credit[state.blocks[-1]])
         return credit
 
