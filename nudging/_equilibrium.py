@@ -20,7 +20,8 @@ class EquilibriumPropagation:
     `-(h_{l+1} - F_l(h_l)) / beta` in place of the displacements, which do tend to g_l.
 
     Each block must take the output of the block before it and nothing else, or the credit raises
-    ValueError. It needs no memory of its own: there is nothing to save but the arguments.
+    ValueError. It needs no memory of its own: there is nothing to save but the arguments. The small
+    displacements of a half-precision model drown in its rounding: give it a copy in single precision.
 
     Args:
         beta: How strongly the loss pulls.
