@@ -20,8 +20,8 @@ class EquilibriumPropagation:
     `-(h_{l+1} - F_l(h_l)) / beta` in place of the displacements, which do tend to g_l.
 
     Each block must take the output of the block before it and nothing else, or the credit raises
-    ValueError. It needs no memory of its own: there is nothing to save but the arguments. The small
-    displacements of a half-precision model drown in its rounding: give it a copy in single precision.
+    ValueError. It needs no memory of its own: there is nothing to save but the arguments. In half
+    precision the small displacements drown in rounding; give it a copy of the model in single one.
 
     Args:
         beta: How strongly the loss pulls.
