@@ -20,7 +20,6 @@ __all__ = [
     "mlp",
     "resnet18",
     "resnet50",
-    "tiny_vit",
     "vit6",
     "vit_base",
     "vit_small",
@@ -64,19 +63,6 @@ def cnn(classes: int = 100, *, channels: int = 3, dropout: float = 0.5) -> nn.Se
     model.add_module("features", nn.Sequential(*features))
     model.add_module("head", nn.Sequential(*head))
     return model
-
-
-def tiny_vit(classes: int = 10, *, image: int = 8, channels: int = 1) -> VisionTransformer:
-    """Four blocks of width 64 over 4 x 4 patches: the quickstart's, not the paper's."""
-    return VisionTransformer(
-        img_size=image,
-        patch_size=image // 4,
-        in_chans=channels,
-        num_classes=classes,
-        embed_dim=64,
-        depth=4,
-        num_heads=4,
-    )
 
 
 def vit6(
