@@ -11,17 +11,15 @@ Digits are too easy to need the branches: expect a slower start and a similar en
 import argparse
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 import xarray as xr
-from timm.models import VisionTransformer
-from torch import Tensor, nn
 from tqdm import trange
 
 import probes
+from lab.branch_curves import draw, join, measure
 from lab.data import Images, load
-from resonance import evaluating
+from lab.tiny_vit import tiny_vit
 
 KINDS = ("plain", "with branches")
 
@@ -44,21 +42,13 @@ def main(argv: list[str] | None = None) -> None:
 def train(images: Images, n: int, args: argparse.Namespace) -> xr.Dataset:
     """Train one network with `n` branches per block (none if 0), and measure it every epoch."""
     torch.manual_seed(args.seed)
-    model = VisionTransformer(
-        img_size=images.image,
-        patch_size=images.image // 4,
-        in_chans=images.channels,
-        num_classes=images.classes,
-        embed_dim=64,
-        depth=4,
-        num_heads=4,
-    )
+    model = tiny_vit(images.classes, image=images.image, channels=images.channels)
     probe = probes.attach(model, "blocks.*", n=n, alpha=args.alpha) if n else None
     parameters = [*model.parameters(), *(probe.parameters() if probe else ())]
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.05)
     shuffle = torch.Generator().manual_seed(args.seed)
     epochs = []
-    for epoch in trange(args.epochs, desc=f"n={n}", unit="epoch", disable=None):
+    for _ in trange(args.epochs, desc=f"n={n}", unit="epoch", disable=None):
         losses = []
         for rows in torch.randperm(len(images.x_train), generator=shuffle).split(64):
             x, y = images.x_train[rows], images.y_train[rows]
@@ -69,45 +59,8 @@ def train(images: Images, n: int, args: argparse.Namespace) -> xr.Dataset:
             loss.backward()
             optimizer.step()
             losses.append(main_loss.item())
-        measured = measure(model, probe, images.x_test, images.y_test)
-        measured["loss"] = ((), sum(losses) / len(losses), {"long_name": "main training loss"})
-        epochs.append(measured.assign_coords(epoch=epoch + 1))
-    whole = xr.concat(epochs, dim="epoch", combine_attrs="drop_conflicts")
-    whole["epoch"].attrs["long_name"] = "epoch"
-    return whole
-
-
-@torch.no_grad()
-def measure(model: nn.Module, probe: probes.Probe | None, x: Tensor, y: Tensor) -> xr.Dataset:
-    """Test accuracy, and the test loss of every branch where there are any."""
-    with evaluating(model):
-        if probe is None:
-            result = xr.Dataset()
-            logits = model(x)
-        else:
-            with probe.listening():
-                logits = model(x)
-            result = probe.measure(y)[["loss"]].rename(loss="branch_loss").drop_vars("step")
-    accuracy = (logits.argmax(1) == y).double().mean().item()
-    return result.assign(accuracy=((), accuracy, {"long_name": "test accuracy"}))
-
-
-def draw(result: xr.Dataset) -> plt.Figure:
-    """Loss and accuracy over epochs, and every branch's final loss."""
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
-    result["loss"].plot.line(x="epoch", ax=axes[0], marker="o", markersize=3)
-    result["accuracy"].plot.line(x="epoch", ax=axes[1], marker="o", markersize=3)
-    last = result["branch_loss"].isel(epoch=-1).sel(kind=KINDS[1])
-    trained = last["trained"].astype(bool)
-    for mask, label, style in ((~trained, "static", "C7."), (trained, "active", "C1o")):
-        for i, values in enumerate(last.where(mask, drop=True)):
-            axes[2].plot([i] * values.size, values, style, label=label if i == 0 else None)
-    axes[2].set(title="branches after the last epoch", xlabel="block", ylabel="mean test loss")
-    axes[2].set_xticks(range(last.sizes["layer"]))
-    axes[2].legend()
-    axes[0].set_title("main loss while training")
-    axes[1].set_title("accuracy on test images")
-    return figure
+        epochs.append(measure(model, probe, images, losses))
+    return join(epochs)
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:

@@ -8,11 +8,12 @@ from landscape._plotted import check_plane
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>@TITLE@</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-  body { margin: 0; font: 14px system-ui, sans-serif; color: #222; background: #fff }
-  canvas { display: block; width: 100vw; height: calc(100vh - 3.2em); cursor: grab }
-  canvas { touch-action: none }
-  p { margin: .4em 1em; height: 1.6em }
+  body { margin: 0; font: 14px/1.6 system-ui, sans-serif; color: #222; background: #fff }
+  body { display: flex; flex-direction: column; height: 100vh; height: 100dvh }
+  canvas { display: block; width: 100%; flex: 1; min-height: 0; cursor: grab; touch-action: none }
+  p { margin: .4em 1em; overflow-wrap: anywhere }
 </style>
 <p><b>@TITLE@</b> &nbsp; drag to turn, wheel to zoom &nbsp; <span id="at"></span></p>
 <canvas id="view"></canvas>
@@ -66,7 +67,10 @@ function paint() {
   }
   draw.fillStyle = "#222";
   draw.font = 13 * devicePixelRatio + "px system-ui, sans-serif";
-  const label = (text, x, y, z) => { const p = project(x, y, z); draw.fillText(text, p[0], p[1]); };
+  const label = (text, x, y, z) => {
+    const p = project(x, y, z), last = canvas.width - draw.measureText(text).width;
+    draw.fillText(text, Math.max(0, Math.min(p[0], last)), p[1]);
+  };
   label("alpha " + data.a[0].toPrecision(3), -1, -1.12, -.5);
   label(data.a[n-1].toPrecision(3), 1, -1.12, -.5);
   label("beta " + data.b[m-1].toPrecision(3), 1.06, 1, -.5);

@@ -7,6 +7,7 @@ from probes._exit_letters import letters
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>@TITLE@</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
   body { font: 15px system-ui, sans-serif; color: #222; margin: 1.5em }
   pre { font: 15px/1.6 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere }

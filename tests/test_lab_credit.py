@@ -153,6 +153,17 @@ def test_a_run_is_kept_with_its_credit(tmp_path):
     np.testing.assert_allclose(once["loss_change"][:, 0], again["loss_change"].sel(eta=0.01))
 
 
+def test_a_damaged_run_is_made_again(tmp_path):
+    case = Case("BP", 1, Recipe(epochs=1, width=16, batch_size=50), "digits", 10)
+    found = run(case, cache=tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.warns(UserWarning, match=f"{path.name} in the cache is damaged, run again"):
+        again = run(case, cache=tmp_path)
+    assert again.identical(found)
+    assert run(case, cache=tmp_path).drop_attrs().identical(found.drop_attrs())  # whole again
+
+
 def _first_ten():
     from lab.samples import subset
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab.batches import batches, crop_and_flip
+from lab.batches import batches
 from lab.data import Images, digits, load, load_npz
 from lab.recipe import Recipe
 from lab.samples import corrupt, hold_out, subset
@@ -145,20 +145,26 @@ def test_label_noise_flips_to_other_classes_alike(share):
 
 
 def test_crops_and_flips_only_move_pixels():
-    """Each result must be found among the 81 shifts, twice for the flip, of its own image."""
-    x = torch.rand(20, 2, 6, 5)
-    moved = crop_and_flip(x, torch.Generator().manual_seed(0))
+    """Each result must be found among the 25 shifts, twice for the flip, of its own image."""
+    x, y = torch.rand(20, 2, 24, 16), torch.arange(20)
+    images, rows = Images(x, y, x, y), [torch.arange(20)]
+    ((moved, labels),) = batches(images, "train", rows, augment=True, seed=1)
     assert moved.shape == x.shape
-    flips = 0
+    assert torch.equal(labels, y)
+    black = x.amin((0, 2, 3))  # not 0, which is the mean colour of normalised images
+    flips, shifts = 0, set()
     for image, result in zip(x, moved, strict=True):
-        padded = torch.nn.functional.pad(image, [4] * 4)
-        windows = [
-            (padded[:, i : i + 6, j : j + 5], flip)
-            for i in range(9)
-            for j in range(9)
+        padded = black[:, None, None].repeat(1, 28, 20)
+        padded[:, 2:26, 2:18] = image
+        windows = {
+            (i, j, flip): padded[:, i : i + 24, j : j + 16]
+            for i in range(5)
+            for j in range(5)
             for flip in (False, True)
-        ]
-        matches = [f for w, f in windows if torch.equal(w.flip(-1) if f else w, result)]
-        assert matches
-        flips += matches[0]
+        }
+        matches = [k for k, w in windows.items() if torch.equal(w.flip(-1) if k[2] else w, result)]
+        assert len(matches) == 1
+        flips += matches[0][2]
+        shifts.add(matches[0][:2])
     assert 3 < flips < 17
+    assert len(shifts) > 8

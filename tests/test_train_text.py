@@ -69,6 +69,15 @@ def test_a_finished_model_is_found_and_another_is_not(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_damaged_model_is_made_again(tmp_path):
+    first = train(CORPUS, Variant("standard"), cache=tmp_path, **BRIEF)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.warns(UserWarning, match=f"{path.name} in the cache is damaged, run again"):
+        assert same(first, train(CORPUS, Variant("standard"), cache=tmp_path, **BRIEF))
+    assert same(first, train(CORPUS, Variant("standard"), cache=tmp_path, **BRIEF))
+
+
 def test_variants_say_their_names():
     assert str(Variant("asymmetric", 0.7)) == "asymmetric 0.7"
     assert str(Variant("standard", depth=1)) == "standard, 1 layer"

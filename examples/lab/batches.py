@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lab.augment import augmented
 from lab.data import Images
 
 
@@ -21,8 +21,7 @@ def batches(
         images: Where from.
         part: "train" or "test".
         groups: Row numbers of each batch.
-        augment: Random crops and horizontal flips: 4 pixels of padding in memory, resized crops
-            of files.
+        augment: Random crops and horizontal flips: `lab.augment` in memory, resized crops of files.
         seed: Decides them.
     """
     x, y = getattr(images, f"x_{part}"), getattr(images, f"y_{part}")
@@ -35,20 +34,7 @@ def batches(
         return
     for rows in groups:
         batch = x[rows]
-        yield (crop_and_flip(batch, generator) if augment else batch), y[rows]
-
-
-def crop_and_flip(x: Tensor, generator: torch.Generator, *, padding: int = 4) -> Tensor:
-    """Each image shifted by up to `padding` pixels each way, and flipped with probability 1/2."""
-    n, _, height, width = x.shape
-    padded = F.pad(x, [padding] * 4)
-    shifts = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator)
-    flipped = torch.rand(n, 1, generator=generator) < 0.5
-    columns = torch.arange(width).expand(n, -1)
-    columns = torch.where(flipped, width - 1 - columns, columns) + shifts[1]
-    rows = torch.arange(height) + shifts[0]
-    samples = torch.arange(n)[:, None, None]
-    return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        yield (augmented(batch, generator) if augment else batch), y[rows]
 
 
 class _Files(Dataset[tuple[Tensor, Tensor]]):

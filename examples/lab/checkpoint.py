@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 import xarray as xr
 
+from lab.cache import read_state
 from lab.report import write_atomically
+from lab.sharding import gathered, load
 
 if TYPE_CHECKING:
     from lab.train import Run
@@ -18,8 +20,8 @@ def save(run: Run, path: Path) -> None:
     """Write the state between two epochs, whole or not at all; only the first process does."""
     traces = [*run.traces, *([run.trace.to_dataset()] if run.trace else [])]
     state = {
-        "model": run.backbone.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
+        "model": gathered(run.backbone.state_dict()),
+        "optimizer": gathered(run.optimizer.state_dict()),
         "probe": run.probe.state_dict() if run.probe else None,
         "epochs": run.epochs,
         "traces": [trace.to_dict() for trace in traces],
@@ -31,10 +33,11 @@ def save(run: Run, path: Path) -> None:
 
 
 def restore(run: Run, path: Path) -> None:
-    """Go on from a saved state, which must be of the same recipe."""
-    state = torch.load(path, map_location=run.accelerator.device, weights_only=True)
-    run.backbone.load_state_dict(state["model"])
-    run.optimizer.load_state_dict(state["optimizer"])
+    """Go on from a saved state, if there is one; it must be of the same recipe."""
+    state = read_state(path, map_location=run.accelerator.device)
+    if state is None:
+        return
+    load(run.backbone, run.optimizer, state["model"], state["optimizer"])
     if run.probe is not None:
         run.probe.load_state_dict(state["probe"])
     run.epochs = state["epochs"]

@@ -41,6 +41,7 @@ def assemble(run: Run) -> xr.Dataset:
         len(run.images.y_train),
         len(run.images.y_test),
     )
+    settings["mixed_precision"] = run.accelerator.mixed_precision
     attrs = provenance("lab.train", run.backbone, **settings)
     return xr.Dataset(variables, coords, attrs).assign(_traced(run)).assign(_seen(run))
 

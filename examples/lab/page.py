@@ -16,23 +16,24 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; p
 nav { columns: 16rem; padding: .5rem 0; }
 nav a { display: block; padding: .15rem 0; break-inside: avoid; }
 section { border-top: 1px solid var(--line); padding: .5rem 0 1.5rem; }
-h2 { font-size: 1.25rem; margin: .75rem 0 .25rem; overflow-wrap: anywhere; }
+h1, h2, p, td { overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: .75rem 0 .25rem; }
 p.budget { color: var(--dim); margin: .25rem 0 .75rem; }
 figure { margin: 0 0 1rem; overflow-x: auto; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; min-width: 34rem; }
 th, td { text-align: left; padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line); }
-td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { min-width: 8rem; vertical-align: top; } td.number { font-variant-numeric: tabular-nums; }
 .agrees { color: var(--good); } .disagrees, .failed { color: var(--bad); }
 .not { color: var(--dim); } small { color: var(--dim); }
 @media (max-width: 40rem) {
   table { min-width: 0; width: 100%; } thead { display: none; }
-  tr { display: grid; grid-template-columns: 1fr 1fr; padding: .4rem 0; }
-  tr, td { border: 0; } tr { border-bottom: 1px solid var(--line); } td { padding: .1rem 0; }
+  tr { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0 .7rem; }
+  tr, td { border: 0; } tr { border-bottom: 1px solid var(--line); padding: .4rem 0; }
+  td { padding: .1rem 0; min-width: 0; }
   td:first-child, td:last-child { grid-column: 1 / -1; } td:first-child { font-weight: 600; }
   td.number::before { content: attr(data-label) ": "; color: var(--dim); }
-  td.number { white-space: normal; }
 }
 """
 

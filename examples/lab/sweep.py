@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,13 +16,14 @@ import torch
 import xarray as xr
 from accelerate import Accelerator
 
+from lab.cache import read_dataset
 from lab.data import load
 from lab.recipe import Recipe
 from lab.report import write_atomically
 from lab.train import train
 from resonance import spread
 
-CACHE_VERSION = 1  # raise it when the same recipe comes to mean something else
+CACHE_VERSION = 2  # raise it when the same recipe comes to mean something else
 
 
 def sweep(
@@ -47,7 +47,8 @@ def sweep(
     accelerator.wait_for_everyone()
     keys = [key_of(recipe) for recipe in recipes]
     unique = dict(zip(keys, recipes, strict=True))
-    done = {key: entry for key in unique if (entry := _read(cache, key)) is not None}
+    kept = {key: read_dataset(cache / f"{key}.nc", having="diverged") for key in unique}
+    done = {key: entry for key, entry in kept.items() if entry is not None}
     todo = [key for key in unique if key not in done]
     accelerator.wait_for_everyone()
     work = partial(_work, cache=cache)
@@ -69,6 +70,8 @@ def key_of(recipe: Recipe) -> str:
     usual = asdict(Recipe())
     settings = {name: value for name, value in asdict(recipe).items() if value != usual[name]}
     settings |= {"data": load(recipe.data).fingerprint, "version": CACHE_VERSION}
+    if (precision := Accelerator().mixed_precision) != "no":
+        settings["mixed_precision"] = precision  # what `accelerate launch` was told
     text = json.dumps(settings, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
@@ -98,16 +101,3 @@ def executing(args: argparse.Namespace) -> Iterator[Executor | None]:
 def _work(item: tuple[str, Recipe], *, cache: Path) -> xr.Dataset:
     key, recipe = item
     return train(recipe, checkpoint=cache / f"{key}.pt")
-
-
-def _read(cache: Path, key: str) -> xr.Dataset | None:
-    path = cache / f"{key}.nc"
-    if not path.is_file():
-        return None
-    try:
-        entry = xr.load_dataset(path, engine="h5netcdf")
-        entry["diverged"].item()
-    except Exception as error:  # whatever a damaged file makes HDF5 say
-        warnings.warn(f"{path.name} in the cache is damaged, run again: {error}", stacklevel=3)
-        return None
-    return entry

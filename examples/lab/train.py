@@ -18,6 +18,7 @@ from lab.checkpoint import restore, save
 from lab.curves import assemble
 from lab.data import Images
 from lab.recipe import Recipe
+from lab.sharding import prepare, share_buffers
 from probes import Probe
 from probes.schedules import Adaptive
 from resonance import evaluating, preserving_rng
@@ -52,8 +53,9 @@ def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) ->
     """Train by a recipe; the same recipe gives the same result.
 
     Under `accelerate launch` each process takes its part of every batch: the gradients are those
-    of the whole batch, however many processes there are. A loss that is no longer finite ends the
-    run: `diverged` is 1, and what would have come is NaN.
+    of the whole batch, however many processes there are, and whether each holds all weights or
+    (FSDP, version 2) a shard of them. Precision is the launcher's, too. A loss that is no longer
+    finite ends the run: `diverged` is 1, and what would have come is NaN.
 
     Args:
         recipe: What to do. The global random state is left as it was.
@@ -68,7 +70,7 @@ def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) ->
     """
     with preserving_rng():
         run = _prepare(recipe)
-        if checkpoint is not None and checkpoint.is_file():
+        if checkpoint is not None:
             restore(run, checkpoint)
         for epoch in range(len(run.epochs), recipe.epochs):
             measured = _train_epoch(run, epoch)
@@ -77,6 +79,7 @@ def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) ->
             run.epochs.append(measured | _evaluate(run))
             if epoch + 1 in recipe.attention_epochs:
                 x, _ = next(batches(run.images, "test", [torch.arange(_shown(run))]))
+                x = x.to(run.accelerator.device)
                 run.seen[epoch + 1] = attention.capture(run.backbone, x, maps=True)
             if checkpoint is not None and (epoch + 1) % every == 0 and epoch + 1 < recipe.epochs:
                 save(run, checkpoint)
@@ -93,8 +96,9 @@ def _prepare(recipe: Recipe) -> Run:
     sample, _ = next(batches(images, "train", [torch.arange(2)]))
     steps = recipe.epochs * len(_groups(recipe, images, 0, accelerator.num_processes))
     probe = recipe.probe(model, sample, steps)
-    trainable = [*model.parameters(), *(probe.parameters() if probe else ())]
-    model, optimizer = accelerator.prepare(model, recipe.make_optimizer(trainable))
+    branches = list(probe.parameters()) if probe else []
+    optimizer = recipe.make_optimizer(list(model.parameters()))
+    model, optimizer = prepare(accelerator, model, optimizer, branches)
     trace = gradients.Trace(model, every=recipe.trace_every) if recipe.trace_every else None
     return Run(recipe, images, accelerator, model, probe, optimizer, trace)
 
@@ -149,11 +153,16 @@ def _losses(run: Run, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
 @torch.no_grad()
 def _evaluate(run: Run) -> dict[str, float]:
     rank, ranks = run.accelerator.process_index, run.accelerator.num_processes
-    rows = torch.arange(len(run.images.y_test)).tensor_split(ranks)[rank]
+    groups = torch.arange(len(run.images.y_test)).split(ranks * _EVALUATED)
+    mine = [group.tensor_split(ranks)[rank] for group in groups]
+    # Shards are gathered at each pass, so all make equally many: for want of images, of another's.
+    rows = [own if len(own) else group[:1] for own, group in zip(mine, groups, strict=True)]
     sums = torch.zeros(3, dtype=torch.float64)
-    with evaluating(run.backbone):  # not the wrapper: processes may have unequal numbers of batches
-        for x, y in batches(run.images, "test", rows.split(_EVALUATED)):
-            logits = run.backbone(x.to(run.accelerator.device)).float().cpu()
+    share_buffers(run.backbone)
+    with evaluating(run.backbone):
+        for own, (x, y) in zip(mine, batches(run.images, "test", rows), strict=True):
+            logits = run.backbone(x.to(run.accelerator.device)).float().cpu()[: len(own)]
+            y = y[: len(own)]
             sums[0] += F.cross_entropy(logits, y, reduction="sum").double()
             sums[1] += (logits.argmax(1) == y).sum()
             sums[2] += len(y)

@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 
 import probes
+from lab.cache import read_state
 from lab.character_model import CharacterModel
 from lab.report import write_atomically
 from lab.text import Corpus, windows
@@ -53,8 +54,9 @@ def train(
     torch.manual_seed(seed)
     model = CharacterModel(len(corpus.vocabulary), depth=variant.depth)
     kept = cache / f"{_key(corpus, variant, seed, epochs, rate, batch)}.pt" if cache else None
-    if kept and kept.is_file():
-        model.load_state_dict(torch.load(kept, weights_only=True))
+    weights = read_state(kept) if kept else None
+    if weights is not None:
+        model.load_state_dict(weights)
         return model.eval()
     x, y = windows(corpus.train)
     exits = probes.attach_exits(model, "layers.*", weights=variant.weights, sample=x[:2])
