@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from exit_models import BLOCKS, text, text_model
 from made_records import make_record, uniform_confidence
 
@@ -172,6 +173,24 @@ def test_p_values_against_closed_forms_and_simulation():
     assert np.mean(np.array(drawn) <= 0.1) <= 0.1
     normal = [mean_p_value(rng.normal(0.1, 1, 8), 0.1) for _ in range(4000)]
     assert np.mean(np.array(normal) <= 0.1) == pytest.approx(0.1, abs=0.015)
+
+
+def test_p_values_of_means_are_those_of_a_t_test():
+    values = np.random.default_rng(1).normal(0, 1, 5)  # few: n and n - 1 differ
+    for limit in (-0.5, 0.2, 1.0):
+        expected = scipy.stats.ttest_1samp(values, limit, alternative="less").pvalue
+        assert mean_p_value(values, limit) == pytest.approx(expected, rel=1e-12)
+    assert mean_p_value(values[:1], 10.0) == 1  # one sample has no spread
+    assert mean_p_value(np.zeros(3), 0.1) == 0
+    assert mean_p_value(np.zeros(3), 0.0) == 1
+
+
+def test_rate_bounds_by_their_formulas():
+    assert rate_bound(np.ones(50), 0.1) == pytest.approx(math.sqrt(math.log(20) / 100))
+    several = math.sqrt(math.pi / 100) + math.sqrt(math.log(10) / 100)
+    assert rate_bound(np.full(50, 4), 0.1) == pytest.approx(several)
+    mixed = np.repeat([4, 1], 25)  # 2.5 tokens a sample in the mean, two ratios
+    assert rate_bound(mixed, 0.1) == pytest.approx(2 * several * 4 / 2.5)
 
 
 def test_the_guarantee_is_stated():

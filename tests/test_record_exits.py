@@ -132,3 +132,20 @@ def test_pooling_that_looks_at_padding_is_refused():
     ids[4, 2:] = 0
     with pytest.raises(ValueError, match="padding"):
         probes.record_exits(model, (ids, y), "blocks.*")
+
+
+def test_every_setting_reaches_the_record_and_its_tables():
+    model, data = sharpened(), text(samples=9)
+    settings = {"norm": torch.tanh, "depths": (0.2, 0.5, 1), "samples": 4, "seed": 3}
+    found = probes.exits(model, data, BLOCKS, thresholds=[0.2, 0.6], bins=7, **settings)
+    record = probes.record_exits(model, data, BLOCKS, **settings)
+    routes = probes.route_exits(record, thresholds=[0.2, 0.6])
+    reliability = probes.exit_reliability(record, bins=7)
+    for part in (routes, reliability):
+        for name, values in part.variables.items():
+            np.testing.assert_array_equal(found[name], values)
+    for name in settings:  # none is idle here
+        fewer = {key: value for key, value in settings.items() if key != name}
+        other = probes.route_exits(probes.record_exits(model, data, BLOCKS, **fewer))
+        row = probes.route_exits(record)
+        assert not (other["compute"] == row["compute"]).all(), name
