@@ -109,6 +109,15 @@ def test_undefined_measures_give_no_rows():
     assert probes.exit_reliability(record)["ece"][:, 0, 0].isnull().all()
 
 
+def test_a_rate_counts_the_exits_whose_measure_is_defined():
+    record = sure_share(0.5)
+    record["confidence"][0, 0] = np.nan
+    record["confidence"][0, 1] = np.linspace(0, 1, 1000)
+    row = probes.calibrate_exits(record, exit_rate=0.3).sel(exit="any").squeeze()
+    assert float(row["exit_rate"]) == 0.3
+    assert float(row["tau"]) == np.linspace(0, 1, 1000)[700]
+
+
 def test_an_oracle_is_early_where_early_is_as_good():
     loss = np.array([[1.0, 2.0, 3.0, 0.0], [1.0, 1.0, 4.0, 0.5]])
     zeros = np.zeros((2, 4), dtype=int)
