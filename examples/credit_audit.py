@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
         work = partial(run, cache=args.cache)
         runs = dict(spread(work, cases, executor=executor, label="networks", unit="network"))
     result = joined([runs[i] for i in range(len(cases))], args.methods, seeds)
-    audited = result.sel({"method": [m for m in args.methods if m in AUDITED]})
+    audited = result.sel({"rule": [m for m in args.methods if m in AUDITED]})
     figures = {"": nudging.plot_dissociation(audited, metrics=METRICS).figure}
     for name, plot in {"nudge": nudging.plot_nudge, "cosine": nudging.plot_alignment}.items():
         figures[name], axes = plt.subplots(figsize=(8, 4), layout="constrained")
@@ -74,10 +74,10 @@ def main(argv: list[str] | None = None) -> None:
 def table(result: xr.Dataset, scale: str) -> list[Row]:
     """Published numbers and orders beside ours."""
     mean, rows = result.mean("seed"), []
-    for method in (m for m in PUBLISHED if m in result["method"]):
+    for method in (m for m in PUBLISHED if m in result["rule"]):
         for metric, published in zip(METRICS, PUBLISHED[method], strict=True):
             if published is not None:
-                here = float(mean[metric].sel({"method": method}))
+                here = float(mean[metric].sel({"rule": method}))
                 comparable = metric == "final_accuracy" and method not in AUDITED[:2]
                 own = {"tolerance": 0.02 if comparable else None, "scale": scale}
                 own |= {"signed": metric.startswith("deep")}
@@ -85,7 +85,7 @@ def table(result: xr.Dataset, scale: str) -> list[Row]:
     for place, metric in enumerate(METRICS):
         sign = -1 if metric == "deep_change" else 1  # a nudge is to lower the loss
         published = order({m: sign * PUBLISHED[m][place] for m in AUDITED})
-        here = order({m: sign * float(mean[metric].sel({"method": m})) for m in AUDITED})
+        here = order({m: sign * float(mean[metric].sel({"rule": m})) for m in AUDITED})
         verdict = "agrees" if here == published else "disagrees"
         verdict = verdict if scale == "paper" else "not comparable"
         rows.append(Row(f"order by {metric}", published, here, verdict))

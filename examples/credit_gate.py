@@ -71,7 +71,7 @@ def table(result: xr.Dataset, scale: str) -> list[Row]:
     """Published numbers and orders beside ours."""
     deep, rows = result.isel(layer=slice(1, -1), eta=0).mean(["layer", "seed"]), []
     for place, metric in enumerate(METRICS):
-        here = {name: float(deep[metric].sel({"method": name})) for name in CREDITS}
+        here = {name: float(deep[metric].sel({"rule": name})) for name in CREDITS}
         for name, value in here.items():
             rows.append(compare(f"{name} {metric}", PUBLISHED[name][place], value, scale=scale))
         sign = -1 if metric == "loss_change" else 1  # a nudge is to lower the loss

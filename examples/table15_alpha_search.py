@@ -50,14 +50,14 @@ def main(argv: list[str] | None = None) -> None:
 def rows_of(name: str, result: xr.Dataset, published: float, scale: str) -> list[Row]:
     """The grid's choice agrees within one step; then what every method reaches, and its cost."""
     part = result.sel(architecture=name)
-    alpha = float(part["alpha"].sel({"method": "grid"}).median())
+    alpha = float(part["alpha"].sel({"search": "grid"}).median())
     verdict = "not comparable"
     if scale == "paper":
         verdict = "agrees" if abs(np.log(alpha / published)) <= np.log(STEP) + 1e-6 else "disagrees"
     rows = [Row(f"{name}, alpha of the grid", published, alpha, verdict, "median over seeds")]
     for method in METHODS:
-        accuracy = float(part["accuracy"].sel({"method": method}).mean())
-        runs = int(part["n_runs"].sel({"method": method}))
+        accuracy = float(part["accuracy"].sel({"search": method}).mean())
+        runs = int(part["n_runs"].sel({"search": method}))
         rows.append(Row(f"{name}, accuracy by {method} / %", None, accuracy, note=f"{runs} runs"))
     return rows
 

@@ -17,26 +17,26 @@ _ENTRIES = 12  # of layers in a legend at most
 def plot_alignment(found: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw the cosine of credit and gradient by layer, or by layer along training.
 
-    Without `step` (or `epoch`): over the layers, one line per `method`, with the spread over
+    Without `step` (or `epoch`): over the layers, one line per `rule`, with the spread over
     samples as error bars. With it: along training, one line per layer, the deepest darkest. Lines
     are means over `seed`, and every seed is a point. A line ends where the gradient was too small
     to compare with, which a cross at the bottom marks.
 
     Args:
-        found: Results of `alignment` or `measure`; may be joined along `method`, `seed`, and
+        found: Results of `alignment` or `measure`; may be joined along `rule`, `seed`, and
             `step` or `epoch`.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
     Raises:
-        ValueError: If there is no `cosine` over `layer`, or both methods and steps.
+        ValueError: If there is no `cosine` over `layer`, or both rules and steps.
     """
     cosine = found.get("cosine")
     times = [dim for dim in _TIMES if cosine is not None and dim in cosine.dims]
-    allowed = {"layer", "seed", *(times or ["method"])}
+    allowed = {"layer", "seed", *(times or ["rule"])}
     if cosine is None or not {"layer"} <= set(cosine.dims) <= allowed or len(times) > 1:
         raise ValueError(
-            "`found`: expected `cosine` over layer, seed, and one of method, step and epoch at "
+            "`found`: expected `cosine` over layer, seed, and one of rule, step and epoch at "
             f"most, got {'none' if cosine is None else cosine.dims}"
         )
     ax = ax or new_axes(["along training"] if times else [str(n) for n in cosine["layer"].values])
@@ -74,15 +74,15 @@ def _along(ax: Axes, cosine: xr.DataArray, time: str, style: dict[str, Any]) -> 
 
 
 def _over_layers(ax: Axes, cosine: xr.DataArray, found: xr.Dataset, style: dict[str, Any]) -> None:
-    several = "method" in cosine.dims
+    several = "rule" in cosine.dims
     x = np.arange(cosine.sizes["layer"])
-    for i, method in enumerate(cosine["method"].values if several else [None]):
-        at = {"method": i} if several else {}
+    for i, rule in enumerate(cosine["rule"].values if several else [None]):
+        at = {"rule": i} if several else {}
         values = cosine.isel(at).transpose("seed", "layer").values
         color = style.get("color", f"C{i}")
-        label = {"label": str(method)} if several else {}
+        label = {"label": str(rule)} if several else {}
         # Side by side, so that error bars do not cover each other.
-        shifted = x + (0.08 * (i - (cosine.sizes["method"] - 1) / 2) if several else 0.0)
+        shifted = x + (0.08 * (i - (cosine.sizes["rule"] - 1) / 2) if several else 0.0)
         _line(ax, shifted, values, {"color": color} | label | style)
         if "cosine_sd" in found and len(values) == 1:
             spread = found["cosine_sd"].isel(at).squeeze().values

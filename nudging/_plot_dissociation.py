@@ -21,28 +21,28 @@ def plot_dissociation(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw how several metrics rank methods, and shade the metrics that rank them otherwise.
+    """Draw how several metrics rank rules, and shade the metrics that rank them otherwise.
 
     Each metric is a vertical axis, scaled so that the value of largest size is at 1 (a metric
     whose largest value is negative, such as the loss change of a nudge, is turned over); raw means
-    are written beside the points. Shaded is a metric that puts two methods in the other order than
+    are written beside the points. Shaded is a metric that puts two rules in the other order than
     their mean ranks over all metrics do. With seeds, a difference within two standard errors is a
     tie, and every seed is a faint point. What is NaN (a cosine without a reference, say) is left
     out of means and ranks; "n/a" stands below where nothing remains.
 
     Args:
-        found: Variables over `method`, and `seed` if there are several, of which each is a metric;
-            or one variable over `method` and `metric`.
+        found: Variables over `rule`, and `seed` if there are several, of which each is a metric;
+            or one variable over `rule` and `metric`.
         metrics: Which metrics, in this order; by default all.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
     Raises:
-        ValueError: If there are not at least two metrics and two methods, a value is infinite, or a
+        ValueError: If there are not at least two metrics and two rules, a value is infinite, or a
             metric is nothing but zero and NaN.
     """
     table, labels = _table(found, metrics)
-    methods = [str(m) for m in found["method"].values]
+    rules = [str(m) for m in found["rule"].values]
     means, turned = _mean(table), _largest(table)
     odd = disagreeing(table)
     if ax is None:
@@ -56,9 +56,9 @@ def plot_dissociation(
         ax.axvspan(j - 0.42, j + 0.42, color="0.9", zorder=0, linewidth=0)
         ax.text(j, 1.13, "ranks otherwise", ha="center", va="center", fontsize=9, color="0.35")
     colors = []
-    for i, method in enumerate(methods):
+    for i, rule in enumerate(rules):
         (line,) = ax.plot(
-            at, scaled[:, i], **{"marker": "o", "color": f"C{i}", "label": method} | style
+            at, scaled[:, i], **{"marker": "o", "color": f"C{i}", "label": rule} | style
         )
         colors.append(line.get_color())
         if table.shape[2] > 1:
@@ -85,9 +85,9 @@ def plot_dissociation(
 
 
 def disagreeing(table: Array) -> NDArray[np.bool_]:
-    """Of `(metric, method, seed)`, the metrics with a pair of methods against the mean ranks."""
+    """Of `(metric, rule, seed)`, the metrics with a pair of rules against the mean ranks."""
     order = _orders(table / _largest(table)[:, :, None])
-    # A method's mean rank, counted from how many others it beats and is beaten by.
+    # A rule's mean rank, counted from how many others it beats and is beaten by.
     standing = order.sum(-1).mean(0)
     consensus = np.sign(np.round(standing[:, None] - standing[None], 9))
     odd: NDArray[np.bool_] = (order * consensus < 0).any((1, 2))
@@ -95,7 +95,7 @@ def disagreeing(table: Array) -> NDArray[np.bool_]:
 
 
 def _orders(table: Array) -> Array:
-    """Of `(metric, method, seed)`, 1 where one method is above another, -1 below, 0 for ties."""
+    """Of `(metric, rule, seed)`, 1 where one rule is above another, -1 below, 0 for ties."""
     means, count = _mean(table), np.isfinite(table).sum(-1)
     difference = means[:, :, None] - means[:, None]
     tie = np.zeros_like(difference)
@@ -113,7 +113,7 @@ def _mean(table: Array) -> Array:
 
 
 def _largest(table: Array) -> Array:
-    """Of `(metric, method, seed)`, each metric's mean of largest size, as a column."""
+    """Of `(metric, rule, seed)`, each metric's mean of largest size, as a column."""
     means = _mean(table)
     return np.take_along_axis(means, np.nanargmax(np.abs(means), 1)[:, None], 1)
 
@@ -142,8 +142,8 @@ def _top(cluster: list[float], gap: float) -> float:
 
 
 def _table(found: xr.Dataset, metrics: Sequence[str] | None) -> tuple[Array, list[str]]:
-    """Values over metric, method and seed, and what the metrics are called."""
-    names = [str(n) for n, v in found.data_vars.items() if "method" in v.dims]
+    """Values over metric, rule and seed, and what the metrics are called."""
+    names = [str(n) for n, v in found.data_vars.items() if "rule" in v.dims]
     if len(names) == 1 and "metric" in found[names[0]].dims:
         whole = found[names[0]]
         columns = {str(m): whole.sel(metric=m, drop=True) for m in whole["metric"].values}
@@ -157,11 +157,11 @@ def _table(found: xr.Dataset, metrics: Sequence[str] | None) -> tuple[Array, lis
         column = (
             columns[name] if "seed" in columns[name].dims else columns[name].expand_dims("seed")
         )
-        if set(column.dims) != {"method", "seed"}:
-            raise ValueError(f"`found`: expected {name} over method and seed, got {column.dims}")
-        rows.append(column.transpose("method", "seed").values)
+        if set(column.dims) != {"rule", "seed"}:
+            raise ValueError(f"`found`: expected {name} over rule and seed, got {column.dims}")
+        rows.append(column.transpose("rule", "seed").values)
     if len(rows) < 2 or rows[0].shape[0] < 2:
-        raise ValueError("`found`: expected at least two metrics and two methods")
+        raise ValueError("`found`: expected at least two metrics and two rules")
     seeds = max(row.shape[1] for row in rows)
     table = np.stack([np.broadcast_to(row, (len(row), seeds)) for row in rows]).astype(float)
     if np.isinf(table).any() or not np.nan_to_num(_mean(table)).any(1).all():

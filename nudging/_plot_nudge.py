@@ -26,7 +26,7 @@ def plot_nudge(
     zero. A cross on the zero line stands where no sample had a credit.
 
     Args:
-        found: Results of `nudge` or `measure`; may be joined along `method` and `seed`.
+        found: Results of `nudge` or `measure`; may be joined along `rule` and `seed`.
         eta: Which step length, where there are several.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.bar`.
@@ -35,32 +35,32 @@ def plot_nudge(
         ValueError: If there is no `loss_change` over `layer`, or one `eta` must be chosen.
     """
     chosen = _one_eta(found, eta)
-    allowed = {"layer", "method", "seed"}
+    allowed = {"layer", "rule", "seed"}
     if "loss_change" not in chosen or not {"layer"} <= set(chosen["loss_change"].dims) <= allowed:
-        raise ValueError("`found`: expected `loss_change` over layer, and method and seed at most")
+        raise ValueError("`found`: expected `loss_change` over layer, and rule and seed at most")
     ax = ax or new_axes([str(name) for name in chosen["layer"].values])
     change = _three(chosen["loss_change"])
-    methods = change["method"].values if "method" in chosen["loss_change"].dims else [None]
-    width = 0.8 / len(methods)
+    rules = change["rule"].values if "rule" in chosen["loss_change"].dims else [None]
+    width = 0.8 / len(rules)
     middle = np.arange(change.sizes["layer"])
-    for i, method in enumerate(methods):
-        values = change.isel(method=i)
-        x = middle + (i - (len(methods) - 1) / 2) * width
+    for i, rule in enumerate(rules):
+        values = change.isel(rule=i)
+        x = middle + (i - (len(rules) - 1) / 2) * width
         mean = values.mean("seed")
         look: dict[str, Any] = {"color": f"C{i}", "alpha": 0.75, "width": 0.9 * width}
-        look |= {} if method is None else {"label": str(method)}
+        look |= {} if rule is None else {"label": str(rule)}
         bars: Any = ax.bar(x, mean, **look | style)
         color = bars.patches[0].get_facecolor()[:3]
         if values.sizes["seed"] > 1:
             for row in values.transpose("seed", "layer").values:
                 ax.scatter(x, row, s=14, color=color, edgecolor="black", linewidth=0.6, zorder=3)
         elif "loss_change_se" in chosen:
-            error = _three(chosen["loss_change_se"]).isel(method=i, seed=0)
+            error = _three(chosen["loss_change_se"]).isel(rule=i, seed=0)
             ax.errorbar(x, mean, error, fmt="none", ecolor="black", elinewidth=1, capsize=2)
         if "predicted_change" in chosen:
-            predicted = _three(chosen["predicted_change"]).isel(method=i).mean("seed")
+            predicted = _three(chosen["predicted_change"]).isel(rule=i).mean("seed")
             dash: Any = ax.hlines(predicted, x - width / 2, x + width / 2, "black", linewidth=1.2)
-            dash.set_label("to first order" if i == len(methods) - 1 else None)
+            dash.set_label("to first order" if i == len(rules) - 1 else None)
         empty = x[np.isnan(mean.values)]
         if empty.size:
             ax.scatter(empty, 0 * empty, s=20, marker="x", color=color, zorder=3, clip_on=False)
@@ -137,8 +137,8 @@ def _one_eta(found: xr.Dataset, eta: float | None) -> xr.Dataset:
 
 
 def _three(values: xr.DataArray) -> xr.DataArray:
-    """With axes for methods and seeds, if only of length one."""
-    for dim in ("method", "seed"):
+    """With axes for rules and seeds, if only of length one."""
+    for dim in ("rule", "seed"):
         if dim not in values.dims:
             values = values.drop_vars(dim, errors="ignore").expand_dims(dim)
     return values

@@ -11,6 +11,7 @@ from probes._exit_summary import ExitPoint
 from probes._exit_trace import Trace, name_layers, trace
 from probes._exit_weights import Weights, resolve_weights
 from probes._pooling import Pool, resolve_pool
+from probes._sharded import check_mates
 from resonance import evaluating, preserving_rng, unwrap
 
 HeadLike = str | Callable[[Tensor], Tensor]
@@ -37,8 +38,9 @@ def attach_exits(
     where the last layer's is that of the model's own output, so nothing is to be added. The model's
     output, `state_dict` and inference are what they were; batch norms on the way use the exit's
     batch, but keep the running statistics of the model's own passes. Keep the exits: when they are
-    collected, they are detached. Under DistributedDataParallel call the wrapped model as usual; the
-    exits' own heads average their gradients over the ranks themselves.
+    collected, they are detached. Under DistributedDataParallel call the wrapped model as usual;
+    what `fully_shard` has split is gathered as needed, on all ranks at once. The exits' own heads
+    average their gradients over the ranks themselves.
 
     Args:
         model: A classifier with logits `(sample, class)` or a language model with logits `(sample,
@@ -101,6 +103,7 @@ def resolve_heads(
     _check_ways(head, norm)
     early, heads, points = seen.layers[:-1], {}, {}
     way = _way(root, seen, head, norm)
+    check_mates(root, way.modules)
     for index, name in enumerate(early):
         fitted = way if head != "own" else _pooled(way, root, seen, name)
         try:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_trace import Trace
+from probes._pooling import Pool
+from probes._sharded import gathered
 from resonance import evaluating, preserving_rng
 
 # What models do between modules: nothing, or one of these ways to pool positions.
@@ -36,11 +38,13 @@ class Head:
 
     def __call__(self, root: nn.Module, hidden: Tensor) -> Tensor:
         """Logits, or features where the last module is left out."""
-        x = hidden if self.norm is None else self.norm(hidden)
-        for glue, name in self.steps:
-            x = _GLUES[glue](x)
-            x = root.get_submodule(name)(x) if name else x
-        return x if self.custom is None else self.custom(x)
+        given = [f for f in (self.norm, self.custom) if f is not None and not isinstance(f, Pool)]
+        with gathered(root, self.modules, own=bool(given)):
+            x = hidden if self.norm is None else self.norm(hidden)
+            for glue, name in self.steps:
+                x = _GLUES[glue](x)
+                x = root.get_submodule(name)(x) if name else x
+            return x if self.custom is None else self.custom(x)
 
     @property
     def modules(self) -> list[str]:

@@ -13,6 +13,7 @@ from probes._flop_counter import FlopCounter
 from probes._inspect import call
 from probes._likely_inputs import likely_inputs
 from probes._pooling import first_tensor
+from probes._sharded import is_sharded, resharding
 from resonance import device_of, evaluating, find_layers, preserving
 
 _TOKENS = 8  # positions of a guessed text
@@ -135,8 +136,8 @@ def _run(root: nn.Module, layers: list[str], sample: Any) -> Trace:
             found.flops[name] = counter.get_total_flops()
 
     with ExitStack() as stack:
-        sharded = any(hasattr(p, "full_tensor") for p in root.parameters())
-        stack.enter_context(preserving(root, values=not sharded))
+        stack.enter_context(preserving(root, values=not is_sharded(root)))
+        stack.enter_context(resharding(root))
         stack.enter_context(evaluating(root))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from probes._likely_inputs import likely_inputs
 from probes._pooling import Pool, first_tensor, resolve_pool
+from probes._sharded import is_sharded, resharding
 from resonance import evaluating, preserving, preserving_rng
 
 
@@ -96,7 +97,7 @@ class _Seen:
 def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _Seen:
     inputs = [sample] if sample is not None else list(likely_inputs(root))
     # Sharded parameters are gathered by hooks, which must not see tensors without data.
-    sharded = any(hasattr(p, "full_tensor") for p in root.parameters())
+    sharded = is_sharded(root)
     first: Exception | None = None
     for fake in (False,) if sharded else (True, False):
         for candidate in inputs if fake else inputs[:1]:
@@ -104,7 +105,7 @@ def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _See
                 if fake:
                     with preserving_rng():
                         return _fake_forward(root, layers, candidate)
-                with preserving(root, values=not sharded):
+                with preserving(root, values=not sharded), resharding(root):
                     return _forward(root, layers, candidate)
             except Exception as error:  # any model may fail in any way on a guessed input
                 first = first or error

@@ -14,6 +14,7 @@ from probes._exit_losses import Exits
 from probes._exit_pass import rows_of, run_exits
 from probes._exit_trace import Trace, name_layers, trace
 from probes._flop_counter import FlopCounter
+from probes._sharded import is_sharded, resharding
 from probes._token_statistics import MEASURES
 from resonance import evaluating, preserving, provenance, take, unwrap
 
@@ -40,7 +41,8 @@ def record_exits(
 
     Logits are never kept beyond a batch of the model's own: what stays is about 65 bytes per token
     and exit. The data themselves are held in memory. The last layer's numbers come from the model's
-    own output, the others' from the head.
+    own output, the others' from the head. Under `fully_shard` each rank records its own data, in as
+    many batches as every other.
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
@@ -89,7 +91,8 @@ def record_exits(
     heads, way = _heads(root, seen, head, norm)
     step = batch_size or max(1, min(_BATCH, _LOGITS // seen.logits[0].numel()))
     # Values too: nothing forbids a model to write to its buffers in eval mode.
-    with preserving(model), evaluating(model):
+    values = not is_sharded(root)
+    with preserving(model, values=values), evaluating(model), resharding(root):
         costs = _flops(seen, heads)
         found = run_exits(root, names, heads, inputs, targets, seen, step)
     return xr.Dataset(

@@ -1,10 +1,8 @@
 """Small models with early exits: a text model of one's own, GPT-2 and a ViT from libraries."""
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 VOCABULARY = 11
 BLOCKS = ["blocks.0", "blocks.1", "blocks.2"]
@@ -50,7 +48,9 @@ def text(samples=7, tokens=9, seed=0, classes=VOCABULARY) -> tuple[Tensor, Tenso
     return ids[:, :-1], ids[:, 1:]
 
 
-def gpt2(seed=0, layers=3) -> GPT2LMHeadModel:
+def gpt2(seed=0, layers=3) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel  # here: ranks start faster without
+
     torch.manual_seed(seed)
     ends = {"bos_token_id": None, "eos_token_id": None}
     config = GPT2Config(
@@ -60,6 +60,8 @@ def gpt2(seed=0, layers=3) -> GPT2LMHeadModel:
 
 
 def vit(seed=0, **options) -> nn.Module:
+    import timm
+
     torch.manual_seed(seed)
     sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 2}
     return timm.models.VisionTransformer(**(sizes | options), num_classes=5)

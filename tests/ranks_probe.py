@@ -81,7 +81,7 @@ def train_as_rank(scenario: str) -> list[torch.Tensor]:
     attach = partial(probes.attach, layers=LAYERS, n=3, alpha=strength(scenario))
     probe = None if scenario.endswith("after") else attach(model)
     if scenario.startswith("fsdp"):
-        for index in (0, 2, 4):
+        for index in (0, 2) if "root" in scenario else (0, 2, 4):
             fully_shard(model[index])
         call = fully_shard(model)
     else:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from exit_models import BLOCKS, sharpened, text
-from made_records import uniform_confidence
+from made_records import make_record, uniform_confidence
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 
@@ -97,6 +97,35 @@ def test_errors_are_those_over_samples():
         frequencies.append(row["frequency"].values)
     assert float(found["auroc_se"]) == pytest.approx(np.std(areas), rel=0.15)
     np.testing.assert_allclose(found["frequency_se"], np.std(frequencies, axis=0), rtol=0.2)
+
+
+def test_errors_of_few_samples_written_out():
+    # Four samples of two tokens: a factor of 4 / 3 tells.
+    sure = np.array([0.1, 0.6, 0.2, 0.9, 0.3, 0.7, 0.4, 0.8])
+    late, sample = np.zeros(8, dtype=int), np.repeat(np.arange(4), 2)
+    guess = np.array([1, 0, 1, 0, 0, 1, 1, 0])
+    event = guess == 0
+    record = make_record(
+        np.stack([sure, sure]), np.ones((2, 8)), np.stack([guess, late]), late, sample
+    )
+    found = probes.exit_reliability(record, bins=2).sel(event="agrees").isel(layer=0, measure=0)
+    for index, inside in enumerate((sure < 0.5, sure >= 0.5)):
+        rate = event[inside].mean()
+        sums = [(event - rate)[inside & (sample == k)].sum() for k in range(4)]
+        error = np.sqrt(4 / 3 * np.square(sums).sum()) / inside.sum()
+        assert float(found["frequency_se"][index]) == pytest.approx(error, rel=1e-12)
+    # Pairs of a token with the event and one without: won or lost.
+    won = np.array([[float(a > b) for b in sure[~event]] for a in sure[event]])
+    area, pulls = won.mean(), np.empty(8)
+    pulls[event] = (won.mean(1) - area) / event.sum()
+    pulls[~event] = (won.mean(0) - area) / (~event).sum()
+    sums = [pulls[sample == k].sum() for k in range(4)]
+    assert float(found["auroc"]) == pytest.approx(area)
+    assert float(found["auroc_se"]) == pytest.approx(np.sqrt(4 / 3 * np.square(sums).sum()))
+    record = record.assign_coords(sample=("token", np.zeros(8, dtype=int)))
+    found = probes.exit_reliability(record, bins=2)
+    assert found["frequency_se"].isnull().all()
+    assert found["auroc_se"].isnull().all()
 
 
 def test_a_bin_with_one_sample_has_no_error():

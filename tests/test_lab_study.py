@@ -111,10 +111,10 @@ def test_searches_find_the_best_alpha():
         return runs
 
     found = compare_searches(Recipe(n=20), [42, 43], run)
-    np.testing.assert_allclose(found["alpha"].sel({"method": "grid"}), [GRID[2], GRID[7]])
+    np.testing.assert_allclose(found["alpha"].sel({"search": "grid"}), [GRID[2], GRID[7]])
     best = [fine(0.316227766), fine(COARSE[3])]  # at 10 the second seed's coarse run diverges
     nearest = [a[np.argmin(abs(np.log(a / p)))] for a, p in zip(best, (0.5, 30.0), strict=True)]
-    np.testing.assert_allclose(found["alpha"].sel({"method": "two stages"}), nearest)
+    np.testing.assert_allclose(found["alpha"].sel({"search": "two stages"}), nearest)
     searching, final = asked[:-8], asked[-8:]
     assert {recipe.held_out for recipe in searching} == {0.1}
     assert len(searching) == 2 * (10 + 5 + 9)

@@ -8,7 +8,7 @@ import xarray as xr
 import nudging
 from nudging._plot_dissociation import disagreeing
 
-METHODS = ["SB", "CB", "DFA"]
+RULES = ["SB", "CB", "DFA"]
 # Means of a published comparison, as material for a picture.
 PUBLISHED = {
     "cosine": [0.322, 0.679, 0.151],
@@ -28,8 +28,8 @@ def _close():
 def comparison(**changes):
     values = PUBLISHED | changes
     return xr.Dataset(
-        {k: ("method", v, {"long_name": f"the {k}"}) for k, v in values.items()},
-        coords={"method": METHODS},
+        {k: ("rule", v, {"long_name": f"the {k}"}) for k, v in values.items()},
+        coords={"rule": RULES},
     )
 
 
@@ -69,13 +69,13 @@ def test_a_difference_within_two_standard_errors_is_a_tie():
 def test_metrics_may_be_a_dimension_and_seeds_are_points():
     data = np.array(list(PUBLISHED.values())).T[..., None] * [0.99, 1.01]
     found = xr.Dataset(
-        {"value": (("method", "metric", "seed"), data)},
-        coords={"method": METHODS, "metric": list(PUBLISHED), "seed": [0, 1]},
+        {"value": (("rule", "metric", "seed"), data)},
+        coords={"rule": RULES, "metric": list(PUBLISHED), "seed": [0, 1]},
     )
     ax = nudging.plot_dissociation(found)
     assert shaded(ax) == [0]
     assert [t.get_text() for t in ax.get_xticklabels()] == list(PUBLISHED)
-    assert len(ax.collections) == 6  # two seeds of three methods
+    assert len(ax.collections) == 6  # two seeds of three rules
 
 
 def test_values_written_beside_an_axis_do_not_overlap():
@@ -93,8 +93,8 @@ def test_values_written_beside_an_axis_do_not_overlap():
         (comparison()[["cosine"]], "at least two metrics"),
         (comparison(cosine=[np.inf, 1, 1]), "finite values"),
         (comparison(cosine=[0, 0, np.nan]), "all zero or NaN"),
-        (comparison().isel(method=[0]), "two methods"),
-        (comparison().expand_dims(layer=["a"]), "over method and seed"),
+        (comparison().isel(rule=[0]), "two rules"),
+        (comparison().expand_dims(layer=["a"]), "over rule and seed"),
     ],
 )
 def test_comparisons_that_cannot_be_drawn_are_refused(found, text):
@@ -135,10 +135,10 @@ def test_one_step_length_must_be_chosen_among_several():
     assert "eta = 0.1" in nudging.plot_nudge(two.isel(eta=[1])).get_ylabel()
 
 
-def test_methods_stand_side_by_side_with_errors_and_predictions():
-    change = ("method", "layer"), np.array([[-1.0, -2, -3], [-0.01, -0.02, -0.03]])
+def test_rules_stand_side_by_side_with_errors_and_predictions():
+    change = ("rule", "layer"), np.array([[-1.0, -2, -3], [-0.01, -0.02, -0.03]])
     found = nudged(change, loss_change_se=(change[0], abs(change[1])), predicted_change=change)
-    ax = nudging.plot_nudge(found.assign_coords(method=["a", "b"]))
+    ax = nudging.plot_nudge(found.assign_coords(rule=["a", "b"]))
     assert len({bar.get_x() for bar in ax.patches}) == 6
     assert ax.get_yscale() == "symlog"  # else the second would not be seen
     assert {t.get_text() for t in ax.get_legend().get_texts()} == {"a", "b", "to first order"}
@@ -164,8 +164,8 @@ def test_alignment_over_layers_and_along_training():
 def test_alignment_refuses_what_it_cannot_draw():
     with pytest.raises(ValueError, match="got none"):
         nudging.plot_alignment(xr.Dataset())
-    both = xr.DataArray(np.ones((2, 2, 1)), dims=("method", "step", "layer"))
-    with pytest.raises(ValueError, match="method, step and epoch at most"):
+    both = xr.DataArray(np.ones((2, 2, 1)), dims=("rule", "step", "layer"))
+    with pytest.raises(ValueError, match="rule, step and epoch at most"):
         nudging.plot_alignment(xr.Dataset({"cosine": both}))
     with pytest.raises(ValueError, match="expected `loss_change` over layer"):
         nudging.plot_nudge(xr.Dataset())
@@ -181,8 +181,8 @@ def test_alignment_refuses_what_it_cannot_draw():
     ],
 )
 def test_labels_on_both_sides_of_zero_keep_apart(values):
-    found = nudged((("method", "layer"), np.array(values)))
-    ax = nudging.plot_nudge(found.assign_coords(method=list("abc")[: len(values)]))
+    found = nudged((("rule", "layer"), np.array(values)))
+    ax = nudging.plot_nudge(found.assign_coords(rule=list("abc")[: len(values)]))
     assert ax.get_yscale() == "symlog"
     ax.figure.canvas.draw()
     low, high = ax.get_ylim()

@@ -7,7 +7,7 @@ SCENARIOS = [
     # Attached before wrapping; to the wrapper; with unused parameters looked for; with no_sync().
     ["ddp", "ddp-after", "ddp-unused", "ddp-accumulate", "ddp-compiled", "ddp-balance"],
     ["ddp-unpickled", "ddp-assigned"],  # other parameters than those first attached
-    ["fsdp", "fsdp-after"],
+    ["fsdp", "fsdp-after", "fsdp-root-after"],  # the root keeps its own parameters whole
 ]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from exit_models import BLOCKS, gpt2, images, sharpened, text, text_model, vit
+from state import snapshot
 from torch import nn
 
 import probes
@@ -98,6 +99,7 @@ def test_a_head_that_mixes_tokens_is_not_cut():
         ({"head": nn.Linear(4, 11).double()}, "`head`"),
         ({"head": "own"}, "give the Exits"),
         ({"depths": (0.1, 0.5, 0.9)}, "`depths`"),
+        ({"depths": (0.0, 0.5, 1.0)}, "`depths`"),
         ({"bins": 0}, "`bins`"),
         ({"batch_size": 0}, "`batch_size`"),
         ({"data": (torch.zeros(0, 9).long(), torch.zeros(0, 9).long())}, "`data`"),
@@ -110,6 +112,45 @@ def test_arguments_that_do_not_fit(settings, message):
     arguments = {"data": text(), "layers": BLOCKS} | settings
     with pytest.raises(ValueError, match=message):
         probes.exits(text_model(), arguments.pop("data"), arguments.pop("layers"), **arguments)
+
+
+class InPlace(nn.Module):
+    """Layers that write to their inputs, a model that writes to their outputs and to a buffer."""
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            return x.mul_(0.5).sin()
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 6), nn.Linear(6, 11)
+        self.first, self.second = self.Layer(), self.Layer()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, ids):
+        self.passes += 1
+        x = self.first(self.embed(ids)).add_(3)
+        return self.head(self.second(x))
+
+
+def test_layers_that_are_written_to_and_buffers_that_count():
+    torch.manual_seed(0)
+    model, (ids, y) = InPlace().double(), text()
+    before = snapshot(model)
+    record = probes.record_exits(model, (ids, y), ["first", "second"], batch_size=2)
+    assert snapshot(model) == before
+    x = model.embed(ids)
+    states = [x, (x / 2).sin()]
+    logits = model.head(states[1])
+    expected = nn.functional.cross_entropy(logits.mT, y, reduction="none").flatten()
+    np.testing.assert_allclose(record["cross_entropy"][0], expected.detach(), rtol=1e-12)
+    alike = nn.functional.cosine_similarity(*states, dim=-1).clamp(min=0).flatten()
+    found = record["confidence"].sel(measure="cosine", layer="first")
+    np.testing.assert_allclose(found, alike.detach(), rtol=1e-12)
+    late = states[1] + 3
+    alike = nn.functional.cosine_similarity(late, (late / 2).sin(), dim=-1).clamp(min=0).flatten()
+    found = record["confidence"].sel(measure="cosine", layer="second")
+    np.testing.assert_allclose(found, alike.detach(), rtol=1e-12)
 
 
 def test_pooling_that_looks_at_padding_is_refused():
@@ -132,3 +173,20 @@ def test_pooling_that_looks_at_padding_is_refused():
     ids[4, 2:] = 0
     with pytest.raises(ValueError, match="padding"):
         probes.record_exits(model, (ids, y), "blocks.*")
+
+
+def test_every_setting_reaches_the_record_and_its_tables():
+    model, data = sharpened(), text(samples=9)
+    settings = {"norm": torch.tanh, "depths": (0.2, 0.5, 1), "samples": 4, "seed": 3}
+    found = probes.exits(model, data, BLOCKS, thresholds=[0.2, 0.6], bins=7, **settings)
+    record = probes.record_exits(model, data, BLOCKS, **settings)
+    routes = probes.route_exits(record, thresholds=[0.2, 0.6])
+    reliability = probes.exit_reliability(record, bins=7)
+    for part in (routes, reliability):
+        for name, values in part.variables.items():
+            np.testing.assert_array_equal(found[name], values)
+    for name in settings:  # none is idle here
+        fewer = {key: value for key, value in settings.items() if key != name}
+        other = probes.route_exits(probes.record_exits(model, data, BLOCKS, **fewer))
+        row = probes.route_exits(record)
+        assert not (other["compute"] == row["compute"]).all(), name

@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from probes._token_statistics import cosine, in_chunks, patience, token_statistics
+from probes._token_statistics import _look, cosine, in_chunks, patience, token_statistics
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
@@ -22,6 +22,21 @@ def test_numbers_are_those_of_scipy(classes, dtype, rtol):
         sure, 1 - entropy(p, axis=-1) / np.log(classes), rtol=rtol, atol=1e-6
     )
     assert guess.tolist() == p.argmax(-1).tolist()
+
+
+def test_half_precision_is_counted_in_float32(monkeypatch):
+    monkeypatch.setattr("probes._token_statistics._LOOK", 1000)  # two rows of 500 at a time
+    seen = []
+    monkeypatch.setattr(
+        "probes._token_statistics._look", lambda x, y: seen.append(x.numel()) or _look(x, y)
+    )
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(9, 500, generator=generator).bfloat16()
+    targets = torch.randint(0, 500, (9,), generator=generator)
+    numbers, _ = token_statistics(logits, targets)
+    expected, _ = token_statistics(logits.double(), targets)
+    torch.testing.assert_close(numbers.double(), expected, rtol=1e-5, atol=1e-6)
+    assert max(seen) == 1000
 
 
 def test_impossible_classes_and_certainty():

@@ -37,8 +37,8 @@ def compare_searches(recipe: Recipe, seeds: Sequence[int], run: Runner) -> xr.Da
         run: Gives one result of `lab.train` for each recipe.
 
     Returns:
-        Dataset with `alpha (method, seed)`, NaN for adaptive rules; `accuracy (method, seed)` on
-        the test images; `n_runs (method)` that the method needs; `held_out_accuracy (seed,
+        Dataset with `alpha (search, seed)`, NaN for adaptive rules; `accuracy (search, seed)` on
+        the test images; `n_runs (search)` that it needs; `held_out_accuracy (seed,
         candidate)` of the grid.
     """
     quiet = replace(recipe, trace_every=0, attention_epochs=())
@@ -61,7 +61,7 @@ def compare_searches(recipe: Recipe, seeds: Sequence[int], run: Runner) -> xr.Da
     accuracies = [100 * r["test_accuracy"].values[-1] for r in run(final)]
     alphas = [*chosen.values(), *([[np.nan] * len(seeds)] * len(ADAPTIVE))]
     counts = [len(GRID) + 1, len(COARSE) + 9 + 1, *([1] * len(ADAPTIVE))]
-    both = ("method", "seed")
+    both = ("search", "seed")
     return xr.Dataset(
         {
             "alpha": (both, np.array(alphas), {"long_name": "strength chosen"}),
@@ -70,7 +70,7 @@ def compare_searches(recipe: Recipe, seeds: Sequence[int], run: Runner) -> xr.Da
                 np.reshape(accuracies, (len(METHODS), len(seeds))),
                 {"long_name": "test accuracy", "units": "%"},
             ),
-            "n_runs": ("method", counts, {"long_name": "training runs needed"}),
+            "n_runs": ("search", counts, {"long_name": "training runs needed"}),
             "held_out_accuracy": (
                 ("seed", "candidate"),
                 np.array(grid),
@@ -78,7 +78,7 @@ def compare_searches(recipe: Recipe, seeds: Sequence[int], run: Runner) -> xr.Da
             ),
         },
         {
-            "method": ("method", list(METHODS), {"long_name": "how alpha is found"}),
+            "search": ("search", list(METHODS), {"long_name": "how alpha is found"}),
             "seed": ("seed", list(seeds), {"long_name": "seed"}),
             "candidate": ("candidate", GRID, {"long_name": "alpha"}),
         },
@@ -98,13 +98,13 @@ def draw_searches(result: xr.Dataset, published: dict[str, float]) -> Figure:
         left.axvline(published[name], color="C1", linestyle="--", label="published choice")
         left.set(xscale="log", xlabel="alpha", ylabel="held-out accuracy / %", title=name)
         left.legend(fontsize=8)
-        for place in range(part.sizes["method"]):
-            values = part["accuracy"].isel(method=place)
+        for place in range(part.sizes["search"]):
+            values = part["accuracy"].isel(search=place)
             right.plot([place] * values.size, values, "C0o", alpha=0.6)
             right.plot(place, values.mean(), "k_", markersize=18)
-        methods = zip(part["method"].values, part["n_runs"].values, strict=True)
+        methods = zip(part["search"].values, part["n_runs"].values, strict=True)
         labels = [f"{m}\n{int(k)} run{'s' if k > 1 else ''}" for m, k in methods]
-        right.set_xticks(range(part.sizes["method"]), labels)
+        right.set_xticks(range(part.sizes["search"]), labels)
         right.set(ylabel="test accuracy / %", title="what each method reaches")
         right.margins(x=0.15)
     return figure

@@ -60,7 +60,7 @@ def joined(runs: Sequence[xr.Dataset], methods: Sequence[str], seeds: Sequence[i
     """Runs, seed by seed for each method, as one Dataset; the feedback stays with its own run."""
     plain = [r.drop_vars([v for v in r.variables if str(v).startswith("credit.")]) for r in runs]
     along = xr.Variable("seed", list(seeds), {"long_name": "seed of weights, feedback and order"})
-    label = xr.Variable("method", list(methods), {"long_name": "credit, with or without penalty"})
+    label = xr.Variable("rule", list(methods), {"long_name": "credit, with or without penalty"})
     pieces = [
         xr.concat(plain[i : i + len(seeds)], along, combine_attrs="drop_conflicts")
         for i in range(0, len(plain), len(seeds))

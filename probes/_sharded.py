@@ -1,0 +1,96 @@
+"""Models whose parameters `fully_shard` has split over ranks: whole while used, split after."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Tell whether parameters are split over ranks, by `fully_shard` or otherwise."""
+    return _is_split(model) or any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+@contextmanager
+def resharding(root: nn.Module) -> Iterator[None]:
+    """Let the body run the model, and leave its parameters split, as an optimizer must find them.
+
+    After a pass without a backward pass some stay whole (the root's own, by default).
+    """
+    shards = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    _reshard(shards)
+    try:
+        yield
+    finally:
+        _reshard(shards)
+
+
+@contextmanager
+def gathered(root: nn.Module, names: Sequence[str], *, own: bool = False) -> Iterator[None]:
+    """Let the body call some of a model's modules outside of the model's own pass.
+
+    A module that is sharded by itself gathers its parameters whenever it is called. Others are held
+    by a module around them, which may have split them again after its pass. With gradients they
+    stay whole until that module's backward pass, which comes last and reduces all gradients.
+
+    Args:
+        root: The model.
+        names: Which modules.
+        own: The root's own parameters, too: a user's function may need them.
+    """
+    check_mates(root, names)
+    split = [name for name in names if _is_split(root.get_submodule(name))]
+    # In the same order on every rank, as a set is not: they gather together.
+    holders = dict.fromkeys(_holder(root, name) for name in split)
+    taken = [holder for holder in holders if holder is not None]
+    if own and isinstance(root, FSDPModule) and root not in taken and _is_split(root):
+        taken.append(root)
+    for holder in taken:
+        holder.unshard()
+    try:
+        yield
+    finally:
+        if not torch.is_grad_enabled():
+            _reshard(taken)
+
+
+def check_mates(root: nn.Module, names: Sequence[str]) -> None:
+    """Refuse modules that are sharded together with others: they gather and split all at once.
+
+    Raises:
+        ValueError: If some of `names` are sharded together with a module that is none of them.
+    """
+    modules = [root.get_submodule(name) for name in names]
+    for name, module in zip(names, modules, strict=True):
+        state = module._get_fsdp_state() if isinstance(module, FSDPModule) else None
+        for mate in getattr(state, "_modules", ()):
+            if mate not in modules:
+                other = next((n for n, m in root.named_modules() if m is mate), "another module")
+                raise ValueError(
+                    f"`head`: {name!r} is on the way to the logits, but fully_shard joins it with "
+                    f"{other!r}, which is not; shard the two apart, or attach with norm=None"
+                )
+
+
+def _reshard(shards: Iterable[FSDPModule]) -> None:
+    for shard in shards:
+        shard.reshard()
+
+
+def _is_split(module: nn.Module) -> bool:
+    return any(isinstance(p, DTensor) for p in module.parameters())
+
+
+def _holder(root: nn.Module, name: str) -> FSDPModule | None:
+    """The sharded module around one that is not sharded itself."""
+    if isinstance(root.get_submodule(name), FSDPModule):
+        return None
+    while name:
+        name = name.rpartition(".")[0]
+        around = root.get_submodule(name)
+        if isinstance(around, FSDPModule):
+            return around
+    return None
