@@ -1,6 +1,6 @@
 """Does weighing the losses of early exits make them better, and do exits beat a coin?
 
-python examples/early_exit.py [--scale cpu] [--text FILE | --periodic] [--output FILE.nc]
+python examples/early_exit.py [--scale cpu] [--data FILE | --periodic] [--output FILE.nc]
 
 Characters of Python's own documentation unless a text is given. --periodic takes two repeated
 sentences in their place, as the published study did unawares, and is warned of.
@@ -82,7 +82,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--scale", choices=SCALES, default="smoke")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--text", type=Path, help="a plain-text file (UTF-8)")
+    source.add_argument("--text", "--data", type=Path, help="a plain-text file (UTF-8)")
     source.add_argument("--periodic", action="store_true", help="two repeated sentences")
     parser.add_argument("--seeds", type=int, help="how many seeds, from 42 on")
     parser.add_argument("--epochs", type=int, help="passes over the training part")

@@ -34,11 +34,16 @@ def main(argv: list[str] | None = None) -> None:
     failed = []
     for place, (name, path) in enumerate(scripts.items(), start=1):
         output = args.folder / f"{name}.nc"
-        if args.resume and output.is_file() and output.with_suffix(".json").is_file():
+        options = options_of(name, args)
+        stamp = output.with_suffix(".options")  # written last: what there is was made with these
+        if args.resume and stamp.is_file() and stamp.read_text() == " ".join(options):
             print(f"[{place}/{len(scripts)}] {name}: there already")
             continue
+        stamp.unlink(missing_ok=True)
         start = time.monotonic()
-        good = run(name, path, output, args)
+        good = run(path, output, [*options, "--cache", str(args.folder / "cache")])
+        if good:
+            stamp.write_text(" ".join(options))
         state = "done" if good else f"FAILED, see {output.with_suffix('.log')}"
         print(f"[{place}/{len(scripts)}] {name}: {state} ({time.monotonic() - start:.0f} s)")
         failed += [] if good else [name]
@@ -48,14 +53,19 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(f"{len(failed)} of {len(scripts)} failed: {', '.join(failed)}")
 
 
-def run(name: str, path: Path, output: Path, args: argparse.Namespace) -> bool:
-    """Run one script in a process of its own, its words in a log; whether it succeeded."""
-    command = [sys.executable, str(path), "--scale", args.scale, "--output", str(output)]
-    command += ["--cache", str(args.folder / "cache")]
+def options_of(name: str, args: argparse.Namespace) -> list[str]:
+    """What the script is called with, besides its places."""
+    options = ["--scale", args.scale]
     for option in PASSED_ON:
         value = getattr(args, option)
         if value is not None and option not in LACKS.get(name, ()):
-            command += [f"--{option}", str(value)]
+            options += [f"--{option}", str(value)]
+    return options
+
+
+def run(path: Path, output: Path, options: list[str]) -> bool:
+    """Run one script in a process of its own, its words in a log; whether it succeeded."""
+    command = [sys.executable, str(path), "--output", str(output), *options]
     with output.with_suffix(".log").open("w") as log:
         settings = {"stdout": log, "stderr": log, "env": os.environ | {"MPLBACKEND": "agg"}}
         return subprocess.run(command, **settings).returncode == 0
@@ -70,7 +80,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("results"), help="where all is put")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="table1, figure5, ...")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
-    parser.add_argument("--resume", action="store_true", help="skip scripts with a result")
+    parser.add_argument("--resume", action="store_true", help="skip what these options made")
     for option, kind in (("--data", str), ("--seeds", int), ("--processes", int), ("--dask", str)):
         parser.add_argument(option, type=kind, help="as each script has it")
     return parser.parse_args(argv)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.catalogue import find_scripts, question
+from lab.catalogue import find_scripts, question, reproduced
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GOOD = '''"""Does <b> & "this" work? (table {number})"""
@@ -123,13 +123,23 @@ def test_resume_runs_only_what_has_no_result(folder):
     assert done.stdout.splitlines()[0] == "[1/3] table1_good: there already"
     assert "[2/3] table2_bad: done" in done.stdout
     assert (folder / "results" / "table1_good.nc").stat().st_mtime_ns == before
+    # Another budget is another result: these scripts accept three seeds only.
+    done = reproduce(folder, "--seeds", "4", "--resume", "--only", "table1")
+    assert "[1/1] table1_good: FAILED" in done.stdout
+    done = reproduce(folder, "--seeds", "3", "--resume")
+    assert "[1/3] table1_good: done" in done.stdout
+    assert "[2/3] table2_bad: there already" in done.stdout
     assert "This script failed" not in Page((folder / "results" / "index.html").read_text()).text
 
 
-def test_choosing(capsys):
+def test_choosing():
     assert list(find_scripts(EXAMPLES, ["table1", "figure5"])) == [
         "table1_dose_response",
         "figure5_landscape",
+    ]
+    assert list(find_scripts(EXAMPLES, ["table8", "figure3"])) == [
+        "figure5_landscape",
+        "table5_gradient_conflict",
     ]
     with pytest.raises(SystemExit, match=r"--only: expected some of figure4.*; got 'tabel1'"):
         find_scripts(EXAMPLES, ["tabel1"])
@@ -138,3 +148,8 @@ def test_choosing(capsys):
     assert list(everything)[:2] == ["figure4_attention", "figure5_landscape"]
     for path in everything.values():
         assert question(path).endswith(("?", ")"))
+
+
+def test_every_table_and_figure_of_the_appendix_has_a_script():
+    found = set().union(*(reproduced(question(path)) for path in find_scripts(EXAMPLES).values()))
+    assert found >= {f"table{n}" for n in range(1, 33)} | {f"figure{n}" for n in range(2, 10)}

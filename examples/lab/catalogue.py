@@ -1,5 +1,6 @@
 """Which scripts there are, and what each asks."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +13,15 @@ def find_scripts(folder: Path, only: Sequence[str] | None = None) -> dict[str, P
 
     Args:
         folder: Where they are.
-        only: Their names, or beginnings such as "table1"; None for all. An unknown one ends the
-            program with a list.
+        only: Their names, beginnings such as "table1", or any table or figure that a script says
+            it reproduces ("table7"); None for all. An unknown one ends the program with a list.
     """
     paths = sorted(folder.glob("*.py"), key=_in_order)
     scripts = {path.stem: path for path in paths if path.stem not in NOT_RESULTS}
     chosen: dict[str, Path] = {}
     for wanted in only or ():
         found = {n: p for n, p in scripts.items() if n == wanted or n.startswith(f"{wanted}_")}
+        found = found or {n: p for n, p in scripts.items() if wanted in reproduced(question(p))}
         if not found:
             sys.exit(f"--only: expected some of {', '.join(scripts)}; got {wanted!r}")
         chosen |= found
@@ -29,6 +31,20 @@ def find_scripts(folder: Path, only: Sequence[str] | None = None) -> dict[str, P
 def question(path: Path) -> str:
     """The first line of a script's docstring."""
     return path.read_text().split('"""')[1].splitlines()[0]
+
+
+def reproduced(title: str) -> set[str]:
+    """The tables and figures that the first line of a docstring names.
+
+    Example:
+        >>> sorted(reproduced("Is it so? (tables 2, 16-18; figure 3)"))
+        ['figure3', 'table16', 'table17', 'table18', 'table2']
+    """
+    found: set[str] = set()
+    for kind, numbers in re.findall(r"(table|figure)s? (\d[\d, and-]*)", title):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", numbers):
+            found |= {f"{kind}{n}" for n in range(int(first), int(last or first) + 1)}
+    return found
 
 
 def _in_order(path: Path) -> tuple[str, int, str]:
