@@ -137,11 +137,10 @@ def of_kernel(
 
 
 def _scores(query: Tensor, key: Tensor) -> Tensor:
-    if query.device.type != "cpu" or query.shape[2:-1] != (1,) or query.shape[:2] != key.shape[:2]:
+    if query.size(-2) > 1:
         return query @ key.mT
-    # One row: head by head the keys need not be copied, which is most of the work.
-    heads = [torch.bmm(key[:, head], query[:, head].mT) for head in range(key.size(1))]
-    return torch.stack(heads, 1).mT
+    # One row: this reads the keys where they lie; a product of matrices would copy them first.
+    return (query * key).sum(-1)[..., None, :]
 
 
 def _heads_of(module: nn.Module) -> int | None:
@@ -155,10 +154,14 @@ def _heads_of(module: nn.Module) -> int | None:
 
 def _is_channel(module: nn.Module, shape: tuple[int, ...], widths: set[int]) -> bool:
     """Whether the keys are a head's channels: heads times keys make up the layer's width."""
-    layer_widths = {getattr(child, "in_features", None) for child in module.children()}
-    return shape[1] * shape[3] in layer_widths and not any(
-        shape[1] * width in layer_widths for width in widths or {shape[3]}
-    )
+    _, heads, _, n_keys = shape
+
+    def some_child_takes(sizes: set[int]) -> bool:
+        return any(getattr(child, "in_features", None) in sizes for child in module.children())
+
+    if some_child_takes({heads * width for width in widths or {n_keys}}):
+        return False
+    return some_child_takes({heads * n_keys})
 
 
 def _folding(

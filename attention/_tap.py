@@ -64,9 +64,11 @@ class Tap(TorchFunctionMode):
         self.image_sizes: dict[tuple[int, int], None] = {}  # of feature maps, the latest last
         self.unread: Counter[str] = Counter()  # softmaxes by layer that no product has taken up
         self.sideways: dict[str, None] = {}  # layers that multiply a softmax along another axis
+        self._last: Place | None = None  # where the latest call was found
         self._maps: Any = WeakIdKeyDictionary()  # by tensor, so that none lives longer for us
 
     def __exit__(self, *failure: Any) -> None:
+        self._last = None
         self._maps.clear()
         super().__exit__(*failure)
 
@@ -83,9 +85,9 @@ class Tap(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func in _SOFTMAX:
             self._remember(args, kwargs, result)
-        elif self._maps and func in _PRODUCTS:
+        elif func in _PRODUCTS and self._maps:
             self._hand_over([*args, *kwargs.values()])
-        elif self._maps and (func in _CARRYING or func in _MIXING):
+        elif (func in _CARRYING or func in _MIXING) and self._maps:
             self._carry([*args, *kwargs.values()], result, mixing=func in _MIXING)
         if func is torch.conv2d:
             size = tuple(result.shape[-2:])
@@ -93,9 +95,14 @@ class Tap(TorchFunctionMode):
             self.image_sizes[size] = None
         return result
 
+    def _locate(self) -> Place | None:
+        place = locate(self.names, self._last)
+        self._last = place or self._last
+        return place
+
     def _kernel(self, args: Sequence[Any], kwargs: dict[str, Any], **known: int) -> Tensor:
         output: Tensor = F.scaled_dot_product_attention(*args, **kwargs)
-        place = locate(self.names)
+        place = self._locate()
         if place is not None:
             given = dict(zip(KERNEL_ARGUMENTS, args, strict=False)) | kwargs
             call = of_kernel(place, output, KERNEL_ARGUMENTS | given, **known)
@@ -114,7 +121,7 @@ class Tap(TorchFunctionMode):
 
         def softmax(scores: Tensor, dim: int) -> Tensor:
             weights = F.softmax(scores, dim)
-            place = locate(self.names)
+            place = self._locate()
             if place is not None:
                 self.receive(of_softmax(place, scores, weights, **known), place)
             return weights
@@ -124,7 +131,7 @@ class Tap(TorchFunctionMode):
     def _refuse_unknown(self, operator: Any) -> None:
         name = str(operator)
         if any(word in name.lower() for word in _UNREADABLE):
-            place = locate(self.names)
+            place = self._locate()
             if place is not None:
                 raise ValueError(
                     f"layer {place.layer!r} computes attention with {name}, which cannot be read: "
@@ -134,7 +141,7 @@ class Tap(TorchFunctionMode):
     def _remember(self, args: Sequence[Any], kwargs: dict[str, Any], weights: Tensor) -> None:
         scores = args[0] if args else kwargs["input" if "input" in kwargs else "self"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
-        place = locate(self.names) if scores.dim() > 2 else None
+        place = self._locate() if scores.dim() > 2 else None
         if place is None:
             return
         call = None
