@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,11 +52,11 @@ class Reading:
 
 def read(
     call: Call, layout: Layout, samples: int, settings: Settings, *, check: bool
-) -> tuple[Reading, Tensor | None]:
+) -> tuple[Reading, Callable[[], Tensor] | None]:
     """Compute the rows asked for, and nothing else, of one attention call.
 
     Returns:
-        The reading, and how far it is from what the layer used, if that can be checked.
+        The reading, and what tells how far it is from what the layer used, if that can be checked.
     """
     reading = Reading(call.kind, layout, call.shape[0] // samples, call.shape)
     take = _read_all if settings.queries in ("all", "mean") else _read_few
@@ -135,10 +135,13 @@ def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) ->
         elif settings.maps:
             total = total + share.sum((1, 3))
             seen = seen + there.sum((1, 3))
-    whole = torch.cat(pieces, -1)  # (statistic, sample, window, head, query)
-    rows = whole.movedim(2, -2).flatten(-2)
+    # One by one: together they may be larger than anything the model makes.
+    parts = zip(*pieces, strict=True)  # of a statistic: (sample, window, head, query) each
+    rows = [torch.cat(part, -1).movedim(1, -2).flatten(-2) for part in parts]
     mean = settings.queries == "mean"
-    reading.values = _array(rows.nanmean(-1, keepdim=True) if mean else rows)
+    reading.values = np.stack(
+        [_array(row.nanmean(-1, keepdim=True) if mean else row) for row in rows]
+    )
     if maps:
         reading.weights = _array(torch.cat(maps, -2).movedim(1, 2).flatten(2, 3))
     elif settings.maps and isinstance(seen, Tensor):

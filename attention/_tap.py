@@ -1,6 +1,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ _KERNELS = {
     torch.ops.aten.scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default,
 }
+# What torch functions are, all but operators: asked first, as abstract classes are slow to ask.
+_FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
 _OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 _UNREADABLE = ("attention", "attn", "flash", "fmha")  # in the names of kernels we cannot read
 _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
@@ -80,7 +83,7 @@ class Tap(TorchFunctionMode):
             return self._kernel(args, kwargs)
         if func is F.multi_head_attention_forward:
             return self._multi_head(args, kwargs)
-        if isinstance(func, _OPERATORS):
+        if not isinstance(func, _FUNCTIONS) and isinstance(func, _OPERATORS):
             self._refuse_unknown(func)
         result = func(*args, **kwargs)
         if func in _SOFTMAX:
