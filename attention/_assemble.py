@@ -4,14 +4,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attention._measure import MEASURES, Meaning
+from attention._measure import Meaning
 from attention._prediction import prediction_of
-from attention._read import Array, Reading, Settings
-
-_VARIABLES = MEASURES | {
-    "distance": Meaning("mean attention distance", "token"),
-    "prefix_mass": Meaning("attention on class and register tokens"),
-}
+from attention._read import STATISTICS, Array, Reading, Settings
 
 
 def assemble(
@@ -41,15 +36,19 @@ def assemble(
     by_query = settings.queries not in ("cls", "mean")
     dims = ["sample", "layer", "head", "query"][: 4 if by_query else 3]
     data: dict[str, xr.Variable] = {}
-    for name, meaning in _VARIABLES.items():
-        own = [dim for dim in dims if dim != "head" or name != "head_similarity"]
-        parts = [_join([readings[layer].values[name] for readings in passes]) for layer in layers]
-        array = _pad(parts if by_query else [part[..., 0] for part in parts])
-        data[name] = xr.Variable(own, array, _attrs(meaning))
+    values = _lay_out([[readings[layer].values for readings in passes] for layer in layers])
+    values = values if by_query else values[..., 0]
+    for array, (name, meaning) in zip(values, STATISTICS.items(), strict=True):
+        if name == "head_similarity":  # the same for every head
+            own = [dim for dim in dims if dim != "head"]
+            data[name] = xr.Variable(own, array[:, :, 0].copy(), _attrs(meaning))
+        else:
+            data[name] = xr.Variable(dims, array, _attrs(meaning))
     if settings.maps:
-        rows = [_join([readings[layer].weights for readings in passes]) for layer in layers]
-        array = _pad(rows if by_query else [row[..., 0, :] for row in rows])
-        data["weight"] = xr.Variable([*dims, "key"], array, _attrs(Meaning("attention weight")))
+        rows = [[readings[layer].weights[None] for readings in passes] for layer in layers]
+        weight = _lay_out(rows)[0]
+        weight = weight if by_query else weight[..., 0, :]
+        data["weight"] = xr.Variable([*dims, "key"], weight, _attrs(Meaning("attention weight")))
     sizes = {str(dim): n for variable in data.values() for dim, n in variable.sizes.items()}
     coordinates = _coordinates(sizes, passes[0], settings)
     if output is not None:
@@ -94,21 +93,17 @@ def _side(reading: Reading, axis: int) -> float:
     return float("nan") if reading.layout.keys is None else float(reading.layout.keys[axis])
 
 
-def _join(parts: list[Array | None]) -> Array:
-    known = [part for part in parts if part is not None]
-    return known[0] if len(known) == 1 else np.concatenate(known)
-
-
-def _pad(parts: list[Array]) -> Array:
-    """Stack `(sample, ...)` arrays along a new second axis."""
-    shapes = [part.shape for part in parts]
+def _lay_out(parts: list[list[Array]]) -> Array:
+    """Join `(statistic, sample, ...)` arrays of passes; stack those of layers as a third axis."""
+    layers = [part[0] if len(part) == 1 else np.concatenate(part, axis=1) for part in parts]
+    shapes = [layer.shape for layer in layers]
     if len(set(shapes)) == 1:
-        return np.stack(parts, axis=1)
-    shape = np.max(shapes, axis=0)
-    whole = np.full((shape[0], len(parts), *shape[1:]), np.nan)
-    for index, part in enumerate(parts):
-        corner = tuple(slice(size) for size in part.shape[1:])
-        whole[:, index][(slice(None), *corner)] = part
+        return np.stack(layers, axis=2)
+    largest = np.max(shapes, axis=0)
+    whole = np.full((*largest[:2], len(layers), *largest[2:]), np.nan)
+    for index, layer in enumerate(layers):
+        corner = tuple(slice(size) for size in layer.shape)
+        whole[:, :, index][corner] = layer
     return whole
 
 

@@ -28,16 +28,16 @@ class Call:
     """One attention call of one layer, from which any rows of its map can be computed.
 
     `shape` is `(group, head, query, key)`: a group is a sample, or one window of it.
-    `logits(rows)` has axes `(group, head, row, key)`. `mismatch(weights, rows)` says how far
-    weights of the first group are from what the layer itself used; None if they cannot be
-    compared (the kernel dropped some weights out). `samples`: how many, where the call knows.
+    `logits(rows)` has axes `(group, head, row, key)`. `mismatch(weights, rows)()` says how far
+    weights of the first group are from what the layer itself used, and may wait; None if they
+    cannot be compared (the kernel dropped some out). `samples`: how many, where the call knows.
     """
 
     module: nn.Module
     kind: str
     shape: tuple[int, int, int, int]
     logits: Callable[[Rows], Tensor]
-    mismatch: Callable[[Tensor, Rows], Tensor] | None
+    mismatch: Callable[[Tensor, Rows], Callable[[], Tensor]] | None
     tolerance: float
     device: torch.device
     samples: int | None
@@ -64,14 +64,18 @@ def of_softmax(
     used = fold(weights[..., :1, :].detach())[:1].clone()
 
     def logits(rows: Rows) -> Tensor:
-        return fold(scores[..., rows, :]).to(_working(scores.dtype))
+        return _as(fold(scores[..., rows, :]), _working(scores.dtype))
+
+    def mismatch(*_: object) -> Callable[[], Tensor]:
+        error = (logits(slice(0, 1))[:1].softmax(-1) - used).abs().max()
+        return lambda: error
 
     return Call(
         module=place.module,
         kind="softmax",
         shape=(*groups, scores.size(-2), scores.size(-1)),
         logits=logits,
-        mismatch=lambda _, rows: (logits(slice(0, 1))[:1].softmax(-1) - used).abs().max(),
+        mismatch=mismatch,
         tolerance=_tolerance(weights),
         device=scores.device,
         samples=samples,
@@ -104,10 +108,11 @@ def of_kernel(
     fold, groups = _folding(batch, heads or _heads_of(place.module))
 
     def whole(tensor: Tensor) -> Tensor:
-        return fold(tensor.expand(*batch, *tensor.shape[-2:]))
+        fits = tensor.shape[:-2] == batch
+        return fold(tensor if fits else tensor.expand(*batch, *tensor.shape[-2:]))
 
     def logits(rows: Rows) -> Tensor:
-        scores = _scores(query[..., rows, :].to(dtype), key.to(dtype)) * scale
+        scores = _scores(_as(query[..., rows, :], dtype), _as(key, dtype)) * scale
         if mask is not None:
             part = mask if mask.dim() < 2 or mask.size(-2) == 1 else mask[..., rows, :]
             is_bool = part.dtype == torch.bool
@@ -118,10 +123,10 @@ def of_kernel(
             scores = scores.masked_fill(later, -torch.inf)
         return whole(scores)
 
-    def mismatch(weights: Tensor, rows: Rows) -> Tensor:
-        mine = weights @ whole(value)[:1].to(dtype)
-        theirs = fold(output[..., rows, :])[:1].to(dtype)
-        return (mine - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6)
+    def mismatch(weights: Tensor, rows: Rows) -> Callable[[], Tensor]:
+        mine = weights @ _as(whole(value)[:1], dtype)
+        theirs = fold(output[..., rows, :])[:1].to(dtype, copy=True)  # the model may write to it
+        return lambda: (mine - theirs).abs().max() / theirs.abs().max().clamp_min(1e-6)
 
     shape = (*groups, query.size(-2), key.size(-2))
     return Call(
@@ -137,11 +142,10 @@ def of_kernel(
 
 
 def _scores(query: Tensor, key: Tensor) -> Tensor:
-    if query.device.type != "cpu" or query.shape[2:-1] != (1,) or query.shape[:2] != key.shape[:2]:
+    if query.size(-2) > 1:
         return query @ key.mT
-    # One row: head by head the keys need not be copied, which is most of the work.
-    heads = [torch.bmm(key[:, head], query[:, head].mT) for head in range(key.size(1))]
-    return torch.stack(heads, 1).mT
+    # One row: this reads the keys where they lie; a product of matrices would copy them first.
+    return (query * key).sum(-1)[..., None, :]
 
 
 def _heads_of(module: nn.Module) -> int | None:
@@ -155,10 +159,12 @@ def _heads_of(module: nn.Module) -> int | None:
 
 def _is_channel(module: nn.Module, shape: tuple[int, ...], widths: set[int]) -> bool:
     """Whether the keys are a head's channels: heads times keys make up the layer's width."""
-    layer_widths = {getattr(child, "in_features", None) for child in module.children()}
-    return shape[1] * shape[3] in layer_widths and not any(
-        shape[1] * width in layer_widths for width in widths or {shape[3]}
-    )
+
+    def some_child_takes(sizes: set[int]) -> bool:
+        takes = (getattr(child, "in_features", None) for child in module.children())
+        return any(size in {shape[1] * width for width in sizes} for size in takes)
+
+    return not some_child_takes(widths or {shape[3]}) and some_child_takes({shape[3]})
 
 
 def _folding(
@@ -170,10 +176,16 @@ def _folding(
     if len(batch) == 1:
         n_heads = heads if heads and batch[0] % heads == 0 else 1
         return lambda tensor: tensor.unflatten(0, (-1, n_heads)), (batch[0] // n_heads, n_heads)
-    if len(batch) > 2 and heads and batch[-1] != heads and batch[1] == heads:
+    if len(batch) == 2:
+        return lambda tensor: tensor, (batch[0], batch[1])
+    if heads and batch[-1] != heads and batch[1] == heads:
         windows = batch.numel() // heads  # they come after the heads
         return lambda tensor: tensor.movedim(1, -3).flatten(0, -4), (windows, heads)
     return lambda tensor: tensor.flatten(0, -4), (batch[:-1].numel(), batch[-1])
+
+
+def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def _working(dtype: torch.dtype) -> torch.dtype:

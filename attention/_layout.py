@@ -1,4 +1,4 @@
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
@@ -21,14 +21,13 @@ class Layout:
     queries: tuple[int, int] | None
     keys: tuple[int, int] | None
 
-    def distances(self, rows: Tensor, n_keys: int) -> Tensor:
-        """Distance `(row, key)` in steps of the queries' grid; NaN at a prefix token."""
-        none = torch.full((len(rows), n_keys), torch.nan, device=rows.device)
-        if self.queries is None or self.keys is None:
-            return none
+    def distances(self, rows: Sequence[int], n_keys: int, device: torch.device) -> Tensor | None:
+        """Distance `(row, key)` in steps of the queries' grid; NaN, or None, at prefix tokens."""
+        if self.queries is None or self.keys is None or max(rows) < self.prefix:
+            return None
         (height, width), (key_height, key_width) = self.queries, self.keys
-        row = rows - self.prefix
-        key = torch.arange(n_keys, device=rows.device) - self.prefix
+        row = torch.tensor(rows, device=device) - self.prefix
+        key = torch.arange(n_keys, device=device) - self.prefix
         # Keys on a coarser grid stand at the centres of their cells.
         down = ((key // key_width) + 0.5) * (height / key_height) - 0.5
         along = ((key % key_width) + 0.5) * (width / key_width) - 0.5
@@ -36,7 +35,7 @@ class Layout:
             (row // width)[:, None] - down[None], (row % width)[:, None] - along[None]
         )
         placed = (row >= 0)[:, None] & (key >= 0)[None]
-        return torch.where(placed, steps, none)
+        return torch.where(placed, steps, torch.nan)
 
 
 def find_layout(

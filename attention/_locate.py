@@ -20,25 +20,29 @@ class Place:
     frame: FrameType
 
 
-def locate(names: dict[int, str]) -> Place | None:
+def locate(names: dict[int, str], last: Place | None = None) -> Place | None:
     """Find the running layer on the Python stack: nothing is hooked, so nothing can be left behind.
 
     Args:
         names: The dotted name of every module, by `id`.
+        last: What was found before. While its outermost call runs, nothing outside of it changes.
 
     Returns:
         None if the call does not come from one of them.
     """
+    frame: FrameType | None = sys._getframe(1)
+    known = last if last is not None and _is_running(last.frame, frame) else None
     inner: nn.Module | None = None
     entry: tuple[nn.Module, FrameType] | None = None
     called = False
-    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         owner = frame.f_locals.get("self") if _mentions_self(code) else None
         if isinstance(owner, nn.Module) and id(owner) in names:
             if inner is None and not isinstance(owner, _STEPS):
                 inner = owner
+                if known is not None:
+                    return Place(names[id(inner)], inner, known.outer, known.frame)
             # A real call of a module, or failing that one of its methods, such as `forward`.
             if code is _CALL or not called:
                 entry, called = (owner, frame), code is _CALL
@@ -59,3 +63,10 @@ def first_input(frame: FrameType) -> Tensor | None:
 
 def _mentions_self(code: CodeType) -> bool:
     return code.co_varnames[:1] == ("self",) or "self" in code.co_freevars
+
+
+def _is_running(call: FrameType, frame: FrameType | None) -> bool:
+    """Whether a real call of a module is among the callers of `frame`."""
+    while frame is not None and frame is not call:
+        frame = frame.f_back
+    return frame is call and call.f_code is _CALL

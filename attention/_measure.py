@@ -37,14 +37,20 @@ def measure(weights: Tensor, *, threshold: float, mass: float) -> dict[str, Tens
         `(..., head, query)` each, `head_similarity` `(..., query)`; NaN where no key is left.
     """
     there = ~weights.isnan()
-    n_keys = there.sum(-1).to(weights.dtype)
+    return measure_seen(torch.where(there, weights, 0), there, threshold=threshold, mass=mass)
+
+
+def measure_seen(
+    share: Tensor, there: Tensor, *, threshold: float, mass: float
+) -> dict[str, Tensor]:
+    """`measure` weights that are zero, not NaN, where a key is not `there`."""
+    n_keys = there.sum(-1).to(share.dtype)
     n_keys = torch.where(n_keys > 0, n_keys, torch.nan)
-    share = torch.where(there, weights, 0)
     falling = _falling(share)
     peak = falling[..., 0]
     entropy = torch.special.entr(share).sum(-1)
     squares = share.square().sum(-1)
-    place = torch.arange(1, weights.size(-1) + 1, device=weights.device, dtype=weights.dtype)
+    place = torch.arange(1, share.size(-1) + 1, device=share.device, dtype=share.dtype)
     # Absent keys sort last with weight zero, so they add nothing, whatever their place.
     gini = (falling * (n_keys[..., None] + 1 - 2 * place)).sum(-1) / n_keys
     covered = (there & (share >= threshold * peak[..., None])).sum(-1)
@@ -58,7 +64,7 @@ def measure(weights: Tensor, *, threshold: float, mass: float) -> dict[str, Tens
         "gini": gini,
         "peak": peak * known,
         "coverage": covered / n_keys,
-        "mass_coverage": gathered.clamp(max=weights.size(-1)) / n_keys,
+        "mass_coverage": gathered.clamp(max=share.size(-1)) / n_keys,
         "participation": known / squares,
         "head_similarity": _head_similarity(directions, known.nansum(-2)),
     }

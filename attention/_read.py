@@ -1,3 +1,4 @@
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -7,11 +8,15 @@ from torch import Tensor
 
 from attention._call import Call
 from attention._layout import Layout
-from attention._measure import measure
+from attention._measure import MEASURES, Meaning, measure_seen
 
 # A weight this far below the largest of its row, exp(-80), is a masked one: Swin's mask adds -100.
 _HIDDEN = 1.8e-35
 Array = NDArray[np.float64]
+STATISTICS = MEASURES | {
+    "distance": Meaning("mean attention distance", "token"),
+    "prefix_mass": Meaning("attention on class and register tokens"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Reading:
     """What one attention call gave: axes `(sample, head, row)` and, of maps, `key` after them.
 
     `logits` of few rows wait until all layers are known, so that equal ones are finished in one
-    go; `values` and `weights` are the finished form.
+    go; `values` and `weights` are the finished form. `values` has an axis of `STATISTICS` first.
     """
 
     kind: str
@@ -41,17 +46,17 @@ class Reading:
     shape: tuple[int, int, int, int]
     logits: Tensor | None = None
     rows: list[int] = field(default_factory=list)
-    values: dict[str, Array] = field(default_factory=dict)
-    weights: Array | None = None
+    values: Array = field(init=False)
+    weights: Array = field(init=False)
 
 
 def read(
     call: Call, layout: Layout, samples: int, settings: Settings, *, check: bool
-) -> tuple[Reading, Tensor | None]:
+) -> tuple[Reading, Callable[[], Tensor] | None]:
     """Compute the rows asked for, and nothing else, of one attention call.
 
     Returns:
-        The reading, and how far it is from what the layer used, if that can be checked.
+        The reading, and what tells how far it is from what the layer used, if that can be checked.
     """
     reading = Reading(call.kind, layout, call.shape[0] // samples, call.shape)
     take = _read_all if settings.queries in ("all", "mean") else _read_few
@@ -70,14 +75,14 @@ def finish(readings: list[Reading], settings: Settings) -> None:
             waiting.setdefault(form, []).append(reading)
     for alike in waiting.values():
         logits = torch.stack([reading.logits for reading in alike])  # type: ignore[misc]
-        rows = torch.tensor(alike[0].rows, device=logits.device)
-        weights, values = _describe(logits, alike[0].layout, rows, settings)
-        arrays = {name: _array(value) for name, value in values.items()}
-        maps = _array(weights) if settings.maps else None
+        share, there, values = _describe(logits, alike[0].layout, alike[0].rows, settings)
+        array = _array(values)
+        maps = _array(torch.where(there, share, torch.nan)) if settings.maps else None
         for index, reading in enumerate(alike):
             reading.logits = None
-            reading.values = {name: array[index] for name, array in arrays.items()}
-            reading.weights = None if maps is None else maps[index]
+            reading.values = array[:, index]
+            if maps is not None:
+                reading.weights = maps[index]
 
 
 def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
@@ -116,28 +121,27 @@ def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) ->
         A row, and its logits in the first group, to be checked.
     """
     n_queries = call.shape[2]
-    pieces: dict[str, list[Tensor]] = {}
+    pieces: list[Tensor] = []
     maps: list[Tensor] = []
     total: Tensor | float = 0.0
     seen: Tensor | float = 0.0
     for start in range(0, n_queries, settings.chunk):
         stop = min(start + settings.chunk, n_queries)
         logits = call.logits(slice(start, stop)).unflatten(0, (samples, reading.windows))
-        weights, values = _describe(
-            logits, reading.layout, torch.arange(start, stop, device=logits.device), settings
-        )
-        for name, value in values.items():
-            pieces.setdefault(name, []).append(value)
+        share, there, values = _describe(logits, reading.layout, range(start, stop), settings)
+        pieces.append(values)
         if settings.maps and settings.queries == "all":
-            maps.append(weights.cpu())  # they may not fit where the model is
+            maps.append(torch.where(there, share, torch.nan).cpu())  # where there is room
         elif settings.maps:
-            total = total + weights.nansum((1, 3))
-            seen = seen + (~weights.isnan()).sum((1, 3))
-    for name, parts in pieces.items():
-        whole = torch.cat(parts, -1)  # (sample, window, head, query), no head in head_similarity
-        rows = whole.movedim(1, -2).flatten(-2)
-        mean = settings.queries == "mean"
-        reading.values[name] = _array(rows.nanmean(-1, keepdim=True) if mean else rows)
+            total = total + share.sum((1, 3))
+            seen = seen + there.sum((1, 3))
+    # One by one: together they may be larger than anything the model makes.
+    parts = zip(*pieces, strict=True)  # of a statistic: (sample, window, head, query) each
+    rows = [torch.cat(part, -1).movedim(1, -2).flatten(-2) for part in parts]
+    mean = settings.queries == "mean"
+    reading.values = np.stack(
+        [_array(row.nanmean(-1, keepdim=True) if mean else row) for row in rows]
+    )
     if maps:
         reading.weights = _array(torch.cat(maps, -2).movedim(1, 2).flatten(2, 3))
     elif settings.maps and isinstance(seen, Tensor):
@@ -147,25 +151,26 @@ def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) ->
 
 
 def _describe(
-    logits: Tensor, layout: Layout, rows: Tensor, settings: Settings
-) -> tuple[Tensor, dict[str, Tensor]]:
-    distances = layout.distances(rows.to(logits.device), logits.size(-1)).to(logits.dtype)
+    logits: Tensor, layout: Layout, rows: Sequence[int], settings: Settings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights, zero where a key is hidden; where none is; and every statistic of each row."""
     prefix = layout.prefix
-    if prefix:
-        prefix_mass = logits.softmax(-1)[..., :prefix].sum(-1)
-    else:
-        prefix_mass = torch.full_like(logits[..., 0], torch.nan)
-    if settings.keys == "patches":
-        logits, distances = logits[..., prefix:], distances[:, prefix:]
-    weights = logits.softmax(-1)
-    hidden = weights < _HIDDEN * weights.amax(-1, keepdim=True)
-    weights = torch.where(hidden, torch.nan, weights)
-    placed = ~distances.isnan()
-    share = weights.nan_to_num(0)
-    values = measure(weights, threshold=settings.threshold, mass=settings.mass)
-    values["distance"] = (share * distances.nan_to_num(0)).sum(-1) / (share * placed).sum(-1)
-    values["prefix_mass"] = prefix_mass
-    return weights, values
+    distances = layout.distances(rows, logits.size(-1), logits.device)
+    unknown = torch.full_like(logits[..., 0], torch.nan)
+    prefix_mass = logits.softmax(-1)[..., :prefix].sum(-1) if prefix else unknown
+    first = prefix if settings.keys == "patches" else 0
+    weights = logits[..., first:].softmax(-1)
+    there = weights >= _HIDDEN * weights.amax(-1, keepdim=True)
+    share = torch.where(there, weights, 0)
+    values = measure_seen(share, there, threshold=settings.threshold, mass=settings.mass)
+    values |= {"distance": unknown, "prefix_mass": prefix_mass}
+    if distances is not None:
+        steps = distances[:, first:].to(share.dtype)
+        near = (share * steps.nan_to_num(0)).sum(-1)
+        values["distance"] = near / (share * ~steps.isnan()).sum(-1)
+    # One tensor, so that there is one to move: what all heads share is repeated for each.
+    values["head_similarity"] = values["head_similarity"].unsqueeze(-2).expand_as(unknown)
+    return share, there, torch.stack([values[name] for name in STATISTICS])
 
 
 def _array(tensor: Tensor) -> Array:

@@ -1,5 +1,5 @@
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -38,7 +38,7 @@ class Recording:
         self._skipped: list[str] = []
         self._passes: list[Pass] = []
         self._frame: FrameType | None = None
-        self._errors: dict[str, Tensor] = {}
+        self._errors: dict[str, tuple[Callable[[], Tensor], float]] = {}
         self._closed = False
         self.output: Any = None  # of the model, if it belongs in the result
         self.image_sizes: Collection[tuple[int, int]] = ()
@@ -95,7 +95,7 @@ class Recording:
             check = name not in self._errors
             reading, error = read(call, layout, current.samples, self._settings, check=check)
         if error is not None:
-            self._errors[name] = error / call.tolerance
+            self._errors[name] = error, call.tolerance
         current.readings[name] = reading
 
     @torch.no_grad()
@@ -123,11 +123,12 @@ class Recording:
                     "attention does, which has no map from queries to keys: leave it out with "
                     "`layers=`"
                 )
-        for name, error in self._errors.items():
-            if error.item() > 1:  # NaN, of a row that sees nothing or a broken model, tells nothing
+        for name, (mismatch, tolerance) in self._errors.items():
+            error = mismatch().item() / tolerance
+            if error > 1:  # NaN, of a row that sees nothing or a broken model, tells nothing
                 raise RuntimeError(
                     f"layer {name!r}: the attention read does not reproduce the layer's own "
-                    f"({error.item():.3g} times what rounding explains), so it is not returned"
+                    f"({error:.3g} times what rounding explains), so it is not returned"
                 )
         for one in self._passes:
             readings = list(one.readings.values())

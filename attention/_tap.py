@@ -1,6 +1,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ _KERNELS = {
     torch.ops.aten.scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default,
 }
+# What torch functions are, all but operators: asked first, as abstract classes are slow to ask.
+_FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
 _OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 _UNREADABLE = ("attention", "attn", "flash", "fmha")  # in the names of kernels we cannot read
 _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
@@ -64,9 +67,11 @@ class Tap(TorchFunctionMode):
         self.image_sizes: dict[tuple[int, int], None] = {}  # of feature maps, the latest last
         self.unread: Counter[str] = Counter()  # softmaxes by layer that no product has taken up
         self.sideways: dict[str, None] = {}  # layers that multiply a softmax along another axis
+        self._last: Place | None = None  # where the latest call was found
         self._maps: Any = WeakIdKeyDictionary()  # by tensor, so that none lives longer for us
 
     def __exit__(self, *failure: Any) -> None:
+        self._last = None
         self._maps.clear()
         super().__exit__(*failure)
 
@@ -78,14 +83,14 @@ class Tap(TorchFunctionMode):
             return self._kernel(args, kwargs)
         if func is F.multi_head_attention_forward:
             return self._multi_head(args, kwargs)
-        if isinstance(func, _OPERATORS):
+        if not isinstance(func, _FUNCTIONS) and isinstance(func, _OPERATORS):
             self._refuse_unknown(func)
         result = func(*args, **kwargs)
         if func in _SOFTMAX:
             self._remember(args, kwargs, result)
-        elif self._maps and func in _PRODUCTS:
+        elif func in _PRODUCTS and self._maps:
             self._hand_over([*args, *kwargs.values()])
-        elif self._maps and (func in _CARRYING or func in _MIXING):
+        elif (func in _CARRYING or func in _MIXING) and self._maps:
             self._carry([*args, *kwargs.values()], result, mixing=func in _MIXING)
         if func is torch.conv2d:
             size = tuple(result.shape[-2:])
@@ -93,9 +98,14 @@ class Tap(TorchFunctionMode):
             self.image_sizes[size] = None
         return result
 
+    def _locate(self) -> Place | None:
+        place = locate(self.names, self._last)
+        self._last = place or self._last
+        return place
+
     def _kernel(self, args: Sequence[Any], kwargs: dict[str, Any], **known: int) -> Tensor:
         output: Tensor = F.scaled_dot_product_attention(*args, **kwargs)
-        place = locate(self.names)
+        place = self._locate()
         if place is not None:
             given = dict(zip(KERNEL_ARGUMENTS, args, strict=False)) | kwargs
             call = of_kernel(place, output, KERNEL_ARGUMENTS | given, **known)
@@ -114,7 +124,7 @@ class Tap(TorchFunctionMode):
 
         def softmax(scores: Tensor, dim: int) -> Tensor:
             weights = F.softmax(scores, dim)
-            place = locate(self.names)
+            place = self._locate()
             if place is not None:
                 self.receive(of_softmax(place, scores, weights, **known), place)
             return weights
@@ -124,7 +134,7 @@ class Tap(TorchFunctionMode):
     def _refuse_unknown(self, operator: Any) -> None:
         name = str(operator)
         if any(word in name.lower() for word in _UNREADABLE):
-            place = locate(self.names)
+            place = self._locate()
             if place is not None:
                 raise ValueError(
                     f"layer {place.layer!r} computes attention with {name}, which cannot be read: "
@@ -134,7 +144,7 @@ class Tap(TorchFunctionMode):
     def _remember(self, args: Sequence[Any], kwargs: dict[str, Any], weights: Tensor) -> None:
         scores = args[0] if args else kwargs["input" if "input" in kwargs else "self"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
-        place = locate(self.names) if scores.dim() > 2 else None
+        place = self._locate() if scores.dim() > 2 else None
         if place is None:
             return
         call = None

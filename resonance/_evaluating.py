@@ -3,6 +3,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from resonance._all_modules import all_modules
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
@@ -17,7 +19,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         (True, True, False)
     """
     # Not `model.train()`: the caller may keep some layers in eval on purpose.
-    modes = {module: module.training for module in model.modules()}
+    modes = {module: module.training for module in all_modules(model)}
     try:
         if any(modes.values()):
             model.eval()

@@ -1,6 +1,6 @@
 import difflib
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
@@ -41,8 +41,9 @@ def find_layers(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn
     """
     spellings: dict[str, set[str]] = {}
     modules: dict[str, nn.Module] = {}
-    for name, raw, module in _walk(model, "", ""):
-        spellings.setdefault(name, set()).update({name, raw})
+    for name, raw, module in _walk(model):
+        if raw != name:
+            spellings.setdefault(name, {name}).add(raw)
         modules[name] = module  # innermost last: a checkpoint wrapper gives way to its layer
     modules.pop("", None)
     chosen = select(modules, patterns, argument="layers", spellings=spellings)
@@ -116,16 +117,23 @@ def _inner(module: nn.Module) -> tuple[str, nn.Module] | None:
     return None
 
 
-def _walk(module: nn.Module, name: str, raw: str) -> Iterator[tuple[str, str, nn.Module]]:
-    yield name, raw, module
-    inner = _inner(module)
-    if inner is not None:
-        yield from _walk(inner[1], name, f"{raw}.{inner[0]}".lstrip("."))
-        return
-    for child_name, child in module._modules.items():  # named_children() would hide an alias
-        if child is not None:
-            path = f"{name}.{child_name}".lstrip(".")
-            yield from _walk(child, path, f"{raw}.{child_name}".lstrip("."))
+def _walk(model: nn.Module) -> list[tuple[str, str, nn.Module]]:
+    """The name of every module without wrappers, the one with them, and the module."""
+    found = []
+
+    def visit(module: nn.Module, name: str, raw: str) -> None:
+        found.append((name, raw, module))
+        inner = _inner(module)
+        if inner is not None:
+            visit(inner[1], name, f"{raw}.{inner[0]}".lstrip("."))
+            return
+        for child_name, child in module._modules.items():  # named_children() would hide an alias
+            if child is not None:
+                path = f"{name}.{child_name}".lstrip(".")
+                visit(child, path, f"{raw}.{child_name}".lstrip("."))
+
+    visit(model, "", "")
+    return found
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from resonance._all_modules import all_modules
 from resonance._find_layers import unwrap
 
 Attribute = str | int | float
@@ -37,7 +38,9 @@ def provenance(
     if model is not None:
         inner = unwrap(model)
         attributes["model"] = type(inner).__name__
-        attributes["n_parameters"] = sum(p.numel() for p in inner.parameters())
+        owned = (p for module in all_modules(inner) for p in module._parameters.values())
+        once = {id(p): p for p in owned if p is not None}
+        attributes["n_parameters"] = sum(p.numel() for p in once.values())
     return attributes | {name: _plain(value) for name, value in settings.items()}
 
 
