@@ -67,13 +67,14 @@ def check_records():
     """Each rank records its own samples, as one process would."""
     ids, y = text(samples=8)
     model, layers = make("blocks")
-    whole_record = probes.record_exits(model, (ids, y), layers)
+    whole_record, logits = probes.record_exits(model, (ids, y), layers), model(ids)
     mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
     for scenario in ("blocks", "blocks-head-freed"):
         model, layers = make(scenario)
         shard(scenario, model, layers)
         record = probes.record_exits(model, (ids[mine], y[mine]), layers, batch_size=2)
         assert all(isinstance(p, DTensor) for p in model.parameters()), "not left as found"
+        torch.testing.assert_close(model(ids[mine]), logits[mine], rtol=1e-12, atol=1e-14)
         for name in ("cross_entropy", "confidence"):
             expected = whole_record[name].values.reshape(*whole_record[name].shape[:-1], 8, -1)
             found = record[name].values.reshape(*expected.shape[:-2], 4, -1)
