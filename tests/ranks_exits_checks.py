@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from decoders import Averager
 from exit_models import BLOCKS, TextModel, text
 from sharded_exits import WEIGHTS, make, shard, whole
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 import probes
@@ -96,9 +97,20 @@ def check_callables():
         torch.testing.assert_close(losses[1], losses[0], rtol=1e-12, atol=0)
 
 
+def check_decoding():
+    """Decoding calls a model's parts by themselves, and says that it needs them whole."""
+    model = Averager().double()
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    probes.generate(model, ids, 2, layers="layers.0")
+    fully_shard(model)
+    with pytest.raises(ValueError, match="expected whole parameters"):
+        probes.generate(model, ids, 2, layers="layers.0")
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     for check in (check_half_precision, check_joint_shards, check_records, check_callables):
         check()
+    check_decoding()
     dist.barrier()
     dist.destroy_process_group()
