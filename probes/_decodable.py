@@ -4,6 +4,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from probes._sharded import is_sharded
+
 
 class DecodableLayer(Protocol):
     """One layer, in two parts: what later positions need of this one, and its own output."""
@@ -48,6 +50,11 @@ def as_decodable(model: nn.Module) -> Decodable:
         raise TypeError(
             "`model`: expected a probes.Decodable (embed, head, and layers that offer project and "
             f"attend), got a {type(model).__name__} without {', '.join(missing)}"
+        )
+    if is_sharded(model):  # its parts are called by themselves, where nothing gathers parameters
+        raise ValueError(
+            "`model`: expected whole parameters, got some that fully_shard has split; decode with "
+            "a copy that has the full state dict"
         )
     return model  # type: ignore[return-value]  # just checked
 

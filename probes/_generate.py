@@ -74,7 +74,8 @@ def generate(
 
     Raises:
         TypeError: If the model is no `Decodable`, or a tensor has no integers.
-        ValueError: If an argument is out of range, or a layer is none of the model's.
+        ValueError: If an argument is out of range, or a layer is none of the model's, or the model
+            is sharded.
 
     Example:
         See `examples/early_exit.py`.

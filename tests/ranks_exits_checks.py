@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from decoders import Averager
 from exit_models import BLOCKS, TextModel, text
 from sharded_exits import WEIGHTS, make, shard, whole
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 import probes
@@ -67,13 +68,14 @@ def check_records():
     """Each rank records its own samples, as one process would."""
     ids, y = text(samples=8)
     model, layers = make("blocks")
-    whole_record = probes.record_exits(model, (ids, y), layers)
+    whole_record, logits = probes.record_exits(model, (ids, y), layers), model(ids)
     mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
     for scenario in ("blocks", "blocks-head-freed"):
         model, layers = make(scenario)
         shard(scenario, model, layers)
         record = probes.record_exits(model, (ids[mine], y[mine]), layers, batch_size=2)
         assert all(isinstance(p, DTensor) for p in model.parameters()), "not left as found"
+        torch.testing.assert_close(model(ids[mine]), logits[mine], rtol=1e-12, atol=1e-14)
         for name in ("cross_entropy", "confidence"):
             expected = whole_record[name].values.reshape(*whole_record[name].shape[:-1], 8, -1)
             found = record[name].values.reshape(*expected.shape[:-2], 4, -1)
@@ -95,9 +97,20 @@ def check_callables():
         torch.testing.assert_close(losses[1], losses[0], rtol=1e-12, atol=0)
 
 
+def check_decoding():
+    """Decoding calls a model's parts by themselves, and says that it needs them whole."""
+    model = Averager().double()
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    probes.generate(model, ids, 2, layers="layers.0")
+    fully_shard(model)
+    with pytest.raises(ValueError, match="expected whole parameters"):
+        probes.generate(model, ids, 2, layers="layers.0")
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     for check in (check_half_precision, check_joint_shards, check_records, check_callables):
         check()
+    check_decoding()
     dist.barrier()
     dist.destroy_process_group()

@@ -10,8 +10,10 @@ SHARDED = ["blocks", "blocks-before", "whole", "blocks-head", "blocks-freed", "b
 SHARDED += ["tied", "blocks-pieces"]
 
 
-def test_two_ranks_equal_one_process():
-    run_ranks("ranks_exits.py", "model", "own")
+@pytest.mark.parametrize("head", ["model", "own"])
+def test_two_ranks_equal_one_process(head):
+    ways = ("accumulate", "unused", "compiled", "unpickled")
+    run_ranks("ranks_exits.py", head, *(f"{head}-{way}" for way in ways))
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,19 @@ def test_batch_norms_on_the_way_keep_the_statistics_of_the_model_s_own_pass():
     z = model[1](model[0](x))
     z = (z - z.mean(0)) / (z.var(0, unbiased=False) + model[4].eps).sqrt()
     torch.testing.assert_close(loss, F.cross_entropy(model[5](z), y))
+    model(x)
+    assert int(model[4].num_batches_tracked) == 2  # the model's own passes count as before
+
+
+def test_own_heads_start_as_linear_layers_do_each_by_its_seed():
+    model = text_model(width=300)
+    first, second = probes.attach_exits(model, BLOCKS, head="own", seed=4).heads
+    for head in (first, second):  # uniform up to 1 / sqrt(width), 3300 of them
+        assert head.weight.abs().max() <= 300**-0.5
+        assert float(head.weight.std()) == pytest.approx((3 * 300) ** -0.5, rel=0.05)
+        assert not head.bias.any()
+    assert not torch.equal(first.weight, second.weight)
+    again = probes.attach_exits(model, BLOCKS, head="own", seed=4).heads
+    assert torch.equal(again[1].weight, second.weight)
+    other = probes.attach_exits(model, BLOCKS, head="own", seed=5).heads
+    assert not torch.equal(other[0].weight, first.weight)

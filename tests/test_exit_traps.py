@@ -78,6 +78,7 @@ def test_measuring_without_gradients_is_no_step():
         (lambda y: y[:, :4], r"expected indices \(7, 9\)"),
         (lambda y: y.double(), "floating"),
         (lambda y: y + 11, "expected indices 0 to 10"),
+        (lambda y: y.fill_(11), "expected indices 0 to 10"),
         (lambda y: y.fill_(-100), "all are -100"),
     ],
 )

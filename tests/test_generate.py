@@ -12,6 +12,7 @@ from torch import nn
 
 import probes
 from lab.character_model import CharacterModel
+from probes._generate import _choose
 
 NAMES = ("token", "depth", "confidence", "cross_entropy")
 
@@ -191,6 +192,21 @@ def test_draws_follow_the_softmax_at_its_temperature():
     xr.testing.assert_identical(result, again)
     other = probes.generate(model, ids, 1, temperature=0.7, seed=6)
     assert (other["token"] != result["token"]).any()
+
+
+def test_a_token_leaves_at_the_threshold_itself():
+    model, ids = sharp(Averager), prompt(samples=1)
+    made = probes.generate(model, ids, 1, layers="layers.0", threshold=0.0)
+    sure = made["confidence"].item()
+    for threshold, depth in ((sure, 1), (np.nextafter(sure, 2), 3)):
+        made = probes.generate(model, ids, 1, layers="layers.0", threshold=threshold)
+        assert made["depth"].item() == depth
+
+
+def test_a_draw_never_takes_what_is_impossible():
+    logits = torch.tensor([-torch.inf, 0.0, 0.0, -torch.inf]).double()
+    taken = [_choose(logits, 1.0, draw) for draw in (0.0, 0.49, 0.5, 1 - 2**-53)]
+    assert taken == [1, 1, 2, 2]
 
 
 def test_each_exit_may_have_its_threshold():

@@ -119,7 +119,7 @@ class InPlace(nn.Module):
 
     class Layer(nn.Module):
         def forward(self, x):
-            return x.mul_(0.5).sin()
+            return x.sub_(0.5).sin()
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ def test_layers_that_are_written_to_and_buffers_that_count():
     record = probes.record_exits(model, (ids, y), ["first", "second"], batch_size=2)
     assert snapshot(model) == before
     x = model.embed(ids)
-    states = [x, (x / 2).sin()]
+    states = [x, (x - 0.5).sin()]
     logits = model.head(states[1])
     expected = nn.functional.cross_entropy(logits.mT, y, reduction="none").flatten()
     np.testing.assert_allclose(record["cross_entropy"][0], expected.detach(), rtol=1e-12)
@@ -148,7 +148,7 @@ def test_layers_that_are_written_to_and_buffers_that_count():
     found = record["confidence"].sel(measure="cosine", layer="first")
     np.testing.assert_allclose(found, alike.detach(), rtol=1e-12)
     late = states[1] + 3
-    alike = nn.functional.cosine_similarity(late, (late / 2).sin(), dim=-1).clamp(min=0).flatten()
+    alike = nn.functional.cosine_similarity(late, (late - 0.5).sin(), dim=-1).clamp(min=0).flatten()
     found = record["confidence"].sel(measure="cosine", layer="second")
     np.testing.assert_allclose(found, alike.detach(), rtol=1e-12)
 
