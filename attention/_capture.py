@@ -69,7 +69,7 @@ def capture(
             that cannot be read.
         RuntimeError: If what was read does not reproduce a layer's own output.
 
-    Example:
+    Examples:
         >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         >>> tokens = torch.zeros(1, 4, 8)  # equal tokens, so attention is uniform
         >>> seen = capture(model, tokens, queries=[0])

@@ -53,7 +53,7 @@ def capturing(
             that cannot be read.
         RuntimeError: If what was read does not reproduce a layer's own output.
 
-    Example:
+    Examples:
         >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         >>> with capturing(model, queries="mean") as recording:
         ...     output = model(torch.zeros(1, 4, 8))  # equal tokens: attention is uniform
@@ -100,8 +100,9 @@ def _settings(
     found, has_class_token = find_prefix(model) if prefix is None else (prefix, prefix > 0)
     if rows == "cls" and not has_class_token:
         raise ValueError(
-            '`queries`: expected "mean", "all" or indices, got "cls", but the model has no class '
-            "token; if it has, say with `prefix=` how many tokens come before the patches"
+            '`queries`: expected "mean", "all" or indices, got "cls" (the default), but the model has '
+            "no class token (or no attention at all); if it has, say with `prefix=` how many tokens "
+            "come before the patches"
         )
     return Settings(rows, keys, bool(maps), float(threshold), float(mass), found, chunk)
 

@@ -31,11 +31,11 @@ def plot_maps(
         The Axes, `(row, column)`.
 
     Raises:
-        ValueError: If there is no `weight`, it has queries, a layer's keys form no image, or
-            `axes` has another shape.
+        ValueError: If there is no `weight`, it has queries, a layer's keys form no image, `images`
+            are none, or `axes` has another shape.
     """
     panels, grids = _panels(maps, sample)
-    picture = None if images is None else _picture(np.asarray(images)[sample])
+    picture = None if images is None else _picture(_checked(images, sample))
     shape = (panels.sizes["row"], panels.sizes["layer"] + (picture is not None))
     if axes is None:
         import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
@@ -105,6 +105,17 @@ def _panels(maps: xr.Dataset, sample: int) -> tuple[xr.DataArray, list[tuple[int
 def _caption(weight: xr.DataArray, dim: Any, index: int) -> str:
     value = weight[dim].values[index]
     return str(value) if isinstance(value, str) else f"{dim} {value}"
+
+
+def _checked(images: ArrayLike, sample: int) -> NDArray[Any]:
+    pictures = np.asarray(images)
+    fits = pictures.ndim == 4 and pictures.shape[1] in (1, 3) and sample < len(pictures)
+    if not fits:
+        raise ValueError(
+            "`images`: expected (sample, channel, height, width) with 1 or 3 channels and at least "
+            f"{sample + 1} samples, got shape {pictures.shape}; leave it out for other inputs"
+        )
+    return np.asarray(pictures[sample])
 
 
 def _picture(image: NDArray[Any]) -> NDArray[Any]:

@@ -33,7 +33,7 @@ def plot_statistics(
     Raises:
         ValueError: If a name or a dimension is missing, or there are too few `axes`.
 
-    Example:
+    Examples:
         >>> import matplotlib
         >>> matplotlib.use("agg")
         >>> trace = xr.Dataset({"entropy": ("step", [4.0, 3.0])}, coords={"step": [0, 10]})

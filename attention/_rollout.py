@@ -25,7 +25,7 @@ def rollout(maps: xr.Dataset, *, residual: float = 0.5) -> xr.Dataset:
     Raises:
         ValueError: If `maps` lacks rows or columns, or its layers differ in size.
 
-    Example:
+    Examples:
         >>> dims = ("layer", "head", "query", "key")
         >>> uniform = xr.Dataset({"weight": (dims, [[[[0.5, 0.5], [0.5, 0.5]]]])})
         >>> rollout(uniform)["rollout"].values

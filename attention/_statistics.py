@@ -55,7 +55,7 @@ def statistics(
     Raises:
         ValueError: If there is no `weight`, its rows do not add up to one, or `mask` does not fit.
 
-    Example:
+    Examples:
         >>> weights = [[0.25, 0.25, 0.25, 0.25], [0, 0, 1, 0]]
         >>> rows = xr.Dataset({"weight": (("head", "key"), weights)})
         >>> statistics(rows)["gini"].values

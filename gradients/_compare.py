@@ -39,7 +39,7 @@ def compare(
     Raises:
         ValueError: If the losses are not scalars, or none depends on the model.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(2, 1, bias=False)
         >>> out = model(torch.eye(2))  # the gradient of each entry is one axis
         >>> found = compare(model, [out[0].sum(), out.sum()])

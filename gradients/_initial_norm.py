@@ -53,7 +53,7 @@ def initial_norm(
         ValueError: If `branches` is neither a module nor a number of weights, the loss is no scalar
             that depends on the model, or the model is frozen.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(1, 1, bias=False)
         >>> data = torch.ones(4, 1), model(torch.ones(4, 1)).detach() - 1
         >>> found = initial_norm(model, data, 3, loss_fn=F.mse_loss, samples=None)

@@ -52,7 +52,7 @@ def noise(
         ValueError: If there are fewer than two mini-batches or not two losses, or a setting is out
             of range.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(2, 1, bias=False)
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]]).repeat(4, 1)
         >>> def losses(x, y):  # the second gradient is the first axis

@@ -30,7 +30,7 @@ def regroup(
     Raises:
         ValueError: If a pattern matches nothing, or there are no groups or no layers.
 
-    Example:
+    Examples:
         >>> trace = xr.Dataset(
         ...     {
         ...         "dot": ("layer", [1.0, -4.0]),

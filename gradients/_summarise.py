@@ -29,7 +29,7 @@ def summarise(
     Raises:
         ValueError: If the trace has no such variable, or no step, or a setting is out of range.
 
-    Example:
+    Examples:
         >>> values = ("step", [0.1, -0.1, 0.3, 0.5])
         >>> trace = xr.Dataset({"cosine_total": values}, {"step": range(4)})
         >>> found = summarise(trace)

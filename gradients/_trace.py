@@ -61,7 +61,7 @@ class Trace:
     Raises:
         ValueError: If an argument does not fit, or the processes that share the model are unknown.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(1, 1, bias=False)
         >>> trace = Trace(model)
         >>> out = model(torch.ones(1, 1)).sum()

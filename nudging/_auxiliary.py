@@ -34,7 +34,7 @@ def auxiliary(loss: Callable[[Any, Any], Tensor]) -> Auxiliary:
         loss: `(outputs, targets)` of a forward pass just made, to one number, which is taken as a
             mean over the batch, or to one number per sample.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from nudging import observe
         >>> model = torch.nn.Linear(2, 2)

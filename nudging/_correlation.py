@@ -55,7 +55,7 @@ def correlation(
         ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
         TypeError: If an argument is of the wrong kind.
 
-    Example:
+    Examples:
         >>> from nudging import backprop
         >>> model, y = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.tensor([0, 1])
         >>> found = correlation(model, (torch.eye(2), y), backprop, "*", samples=2)

@@ -52,7 +52,7 @@ def depth_utility(
         ValueError: If an argument does not fit, or training moved a frozen parameter.
         TypeError: If an argument is of the wrong kind.
 
-    Example:
+    Examples:
         >>> def train(model):
         ...     for p in model.parameters():
         ...         if p.requires_grad:

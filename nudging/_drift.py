@@ -34,7 +34,7 @@ def drift(
         ValueError: If the two do not have the same parameters, or none counts.
         TypeError: If an argument is neither a model nor a mapping of tensors.
 
-    Example:
+    Examples:
         >>> one = {"layer.weight": torch.eye(2)}
         >>> drift(one, {"layer.weight": 3 * torch.eye(2)})["drift"].values
         array([2.])

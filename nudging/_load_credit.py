@@ -26,7 +26,7 @@ def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
         ValueError: If the dataset holds no credit.
         TypeError: If it is no dataset.
 
-    Example:
+    Examples:
         >>> from nudging import direct_feedback
         >>> load_credit(direct_feedback(seed=3).to_dataset()).settings["seed"]
         3

@@ -75,7 +75,7 @@ def nudge(
         ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
         TypeError: If an argument is of the wrong kind.
 
-    Example:
+    Examples:
         >>> from nudging import backprop
         >>> model = nn.Sequential(nn.Identity())
         >>> x, y = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)

@@ -43,7 +43,7 @@ def observe(
         ValueError: If a block is unknown, did not run once, or the loss is not per sample.
         TypeError: If a block returns something else than a tensor.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
         >>> state = observe(model, torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), "*")
         >>> state.blocks, state.hidden["0"].shape

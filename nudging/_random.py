@@ -30,7 +30,7 @@ def random(seed: int = 0) -> Random:
     Raises:
         ValueError: If the seed is no whole number of at least 0.
 
-    Example:
+    Examples:
         >>> random(seed=1)
         Random(seed=1)
     """

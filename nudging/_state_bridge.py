@@ -31,7 +31,7 @@ class StateBridge(Bridge):
         lr: Learning rate of its optimizer, AdamW.
         seed: Decides its initial weights.
 
-    Example:
+    Examples:
         >>> bridge = StateBridge(hidden=8)
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 3))
         >>> data = torch.randn(6, 2), torch.zeros(6, dtype=torch.long)

@@ -76,7 +76,7 @@ def attach(
     Raises:
         ValueError: If an argument does not fit; nothing has been changed then.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
         >>> probe = attach(model, layers=["1"], n=4)

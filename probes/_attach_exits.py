@@ -67,7 +67,7 @@ def attach_exits(
     Raises:
         ValueError: If an argument does not fit; nothing has been changed then.
 
-    Example:
+    Examples:
         >>> from probes import weightings
         >>> layers = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
         >>> model = nn.Sequential(*layers)

@@ -16,7 +16,7 @@ def risk_p_value(risks: np.ndarray, limit: float, *, binary: bool) -> float:
         binary: Whether all risks are 0 or 1: then the binomial distribution is exact; else the
             smaller of the bounds of Hoeffding (in its Kullback-Leibler form) and Bentkus.
 
-    Example:
+    Examples:
         >>> round(risk_p_value(np.zeros(100), 0.03, binary=True), 4)  # 0.97 ** 100
         0.0476
     """
@@ -57,7 +57,7 @@ def rate_bound(counts: np.ndarray, delta: float) -> float:
         counts: Tokens of each sample, `(sample,)`; the longest is as long as any to come.
         delta: The chance that the bound fails.
 
-    Example:
+    Examples:
         >>> round(rate_bound(np.ones(200), 0.05), 3)
         0.096
     """

@@ -52,7 +52,7 @@ def exits(
     Raises:
         ValueError: If an argument does not fit; before the pass where that can be known.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Linear(4, 3))
         >>> found = exits(model, (torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])), ["0", "1"])

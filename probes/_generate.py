@@ -77,7 +77,7 @@ def generate(
         ValueError: If an argument is out of range, or a layer is none of the model's, or the model
             is sharded.
 
-    Example:
+    Examples:
         See `examples/early_exit.py`.
     """
     decoder = as_decodable(unwrap(model))

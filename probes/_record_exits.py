@@ -72,7 +72,7 @@ def record_exits(
     Raises:
         ValueError: If an argument does not fit, or there are no data.
 
-    Example:
+    Examples:
         >>> layers = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
         >>> x, y = torch.randn(5, 8), torch.tensor([0, 1, 2, 0, 1])
         >>> record = record_exits(nn.Sequential(*layers), (x, y), ["1", "3"])

@@ -71,7 +71,7 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = THRESHOLDS) -> xr
     Raises:
         ValueError: If a threshold is NaN or there is none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from probes import record_exits
         >>> model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 3))

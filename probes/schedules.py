@@ -16,7 +16,7 @@ Schedule = Callable[[int], float]
 def constant(alpha: float) -> Schedule:
     """The same strength at every step.
 
-    Example:
+    Examples:
         >>> constant(0.5)(1000)
         0.5
     """
@@ -26,7 +26,7 @@ def constant(alpha: float) -> Schedule:
 def linear(start: float, end: float, *, steps: int) -> Schedule:
     """From `start` to `end` in a straight line over `steps` losses, then `end`.
 
-    Example:
+    Examples:
         >>> [linear(1.0, 0.0, steps=4)(step) for step in (0, 1, 4, 9)]
         [1.0, 0.75, 0.0, 0.0]
     """
@@ -36,7 +36,7 @@ def linear(start: float, end: float, *, steps: int) -> Schedule:
 def cosine(start: float, end: float, *, steps: int) -> Schedule:
     """From `start` to `end` along half a cosine over `steps` losses, then `end`.
 
-    Example:
+    Examples:
         >>> [round(cosine(1.0, 0.0, steps=4)(step), 3) for step in (0, 1, 2, 4)]
         [1.0, 0.854, 0.5, 0.0]
     """
@@ -52,7 +52,7 @@ def step(start: float, end: float, *, steps: int, at: float = 0.5) -> Schedule:
         steps: How many losses the whole run makes.
         at: The share of them made before the jump.
 
-    Example:
+    Examples:
         >>> [step(1.0, 0.0, steps=4)(done) for done in (0, 1, 2, 4)]
         [1.0, 1.0, 0.0, 0.0]
     """
@@ -102,7 +102,7 @@ def balance(fraction: float = 0.5) -> Adaptive:
 
     alpha = fraction * ||g_main|| / ||g_aux||, so there is no strength to search for.
 
-    Example:
+    Examples:
         >>> one = torch.ones(1)
         >>> balance(0.5).weigh(main=4 * one, auxiliary=one, dot=0 * one)  # norms 2 and 1
         tensor([1.])
@@ -115,7 +115,7 @@ def gate(alpha: float = 1.0) -> Adaptive:
 
     alpha where the cosine of the two gradients is positive, else 0.
 
-    Example:
+    Examples:
         >>> one = torch.ones(2)
         >>> gate(2.0).weigh(main=one, auxiliary=one, dot=torch.tensor([0.3, -0.3]))
         tensor([2., 0.])

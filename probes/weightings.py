@@ -21,7 +21,7 @@ Weighting = Callable[[int, int], Sequence[float]]
 def standard(layers: int, step: int = 0) -> tuple[float, ...]:
     """The model's own loss only.
 
-    Example:
+    Examples:
         >>> standard(3)
         (0.0, 0.0, 1.0)
     """
@@ -31,7 +31,7 @@ def standard(layers: int, step: int = 0) -> tuple[float, ...]:
 def deep_supervision(layers: int, step: int = 0) -> tuple[float, ...]:
     """The same weight for all layers, together 1.
 
-    Example:
+    Examples:
         >>> deep_supervision(4)
         (0.25, 0.25, 0.25, 0.25)
     """
@@ -41,7 +41,7 @@ def deep_supervision(layers: int, step: int = 0) -> tuple[float, ...]:
 def auxiliary(layers: int, step: int = 0) -> tuple[float, ...]:
     """Half the weight for the first layer, half for the last: `asymmetric(0.5)`.
 
-    Example:
+    Examples:
         >>> auxiliary(3)
         (0.5, 0.0, 0.5)
     """
@@ -54,7 +54,7 @@ def asymmetric(alpha: float | Schedule) -> "Asymmetric":
     Args:
         alpha: A number from 0 to 1, or a schedule of such numbers; see `probes.schedules`.
 
-    Example:
+    Examples:
         >>> asymmetric(0.75)(4, 0)
         (0.75, 0.0, 0.0, 0.25)
     """
@@ -64,7 +64,7 @@ def asymmetric(alpha: float | Schedule) -> "Asymmetric":
 def asymmetric_l2(alpha: float | Schedule) -> "Asymmetric":
     """As `asymmetric`, with weight 1 for every layer between (in three layers, the second).
 
-    Example:
+    Examples:
         >>> asymmetric_l2(0.75)(3, 0)
         (0.75, 1.0, 0.25)
     """

@@ -4,7 +4,7 @@ from torch import nn
 def all_modules(model: nn.Module) -> list[nn.Module]:
     """`list(model.modules())` in a third of the time: no generators inside one another.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.Identity())
         >>> all_modules(model) == list(model.modules())
         True

@@ -10,7 +10,7 @@ from resonance._all_modules import all_modules
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run the body in eval mode, then give every submodule its own mode back.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
         >>> with evaluating(model):
         ...     print(model.training, model[0].training)

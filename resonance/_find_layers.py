@@ -34,7 +34,7 @@ def find_layers(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn
     Raises:
         ValueError: If a pattern matches nothing; the text has the closest names and all layers.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 1)))
         >>> list(find_layers(model, ["1.*", "0"]))
         ['0', '1.0', '1.1']
@@ -71,7 +71,7 @@ def select(
     Raises:
         ValueError: If a pattern matches nothing.
 
-    Example:
+    Examples:
         >>> select(["a.weight", "a.bias", "b.c.bias"], "**.bias", argument="over")
         ['a.bias', 'b.c.bias']
     """
@@ -96,7 +96,7 @@ def select(
 def unwrap(model: nn.Module) -> nn.Module:
     """Strip the wrappers around a model: compiled, data parallel, averaged.
 
-    Example:
+    Examples:
         >>> import torch
         >>> layer = nn.Linear(1, 1)
         >>> unwrap(torch.compile(layer)) is layer

@@ -20,7 +20,7 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
         values: Also keep a copy of parameters and buffers (costs their memory). Pass False where
             the body only differentiates.
 
-    Example:
+    Examples:
         >>> layer = nn.Linear(2, 2)
         >>> before = layer.weight.clone()
         >>> with preserving(layer), torch.no_grad():
@@ -67,7 +67,7 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
 def preserving_rng(devices: Iterable[torch.device] = ()) -> Iterator[None]:
     """Give torch (CPU and `devices`), numpy and `random` their states back after the body.
 
-    Example:
+    Examples:
         >>> with preserving_rng():
         ...     inside = torch.rand(1)
         >>> torch.equal(inside, torch.rand(1))

@@ -25,7 +25,7 @@ def provenance(
         settings: Arguments worth keeping. None becomes `"none"`, a bool 0 or 1, a sequence a
             comma-separated string, a callable its name.
 
-    Example:
+    Examples:
         >>> attrs = provenance("landscape.line", nn.Linear(2, 1), seed=0, over=["a", "b"], bn=None)
         >>> attrs["model"], attrs["n_parameters"], attrs["over"], attrs["bn"]
         ('Linear', 3, 'a, b', 'none')

@@ -32,7 +32,7 @@ def spread(
     Returns:
         Pairs `(index, result)`: in order without an executor, else as they finish.
 
-    Example:
+    Examples:
         >>> sorted(spread(abs, [-3, 4]))
         [(0, 3), (1, 4)]
     """

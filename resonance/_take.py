@@ -48,7 +48,7 @@ def take(
         ValueError: If there is no sample, or `samples` or `batch_size` is below 1.
         TypeError: If `data` is none of the above.
 
-    Example:
+    Examples:
         >>> x = torch.arange(6.0)
         >>> [inputs.tolist() for inputs, _ in take((x, x), samples=None, batch_size=4)]
         [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0]]
@@ -63,7 +63,9 @@ def take(
         inputs, targets = _join(_draw(data, samples, seed, batch_size), samples)
     count = len(tree_leaves(inputs)[0])
     if samples is not None and count < samples:
-        warnings.warn(f"`samples`: asked for {samples}, data has {count}: all used", stacklevel=2)
+        warnings.warn(
+            f"`samples`: up to {samples} are drawn, data has {count}: all used", stacklevel=3
+        )
     if device is not None:
         inputs, targets = _to((inputs, targets), device)
     return [_rows((inputs, targets), i, i + batch_size) for i in range(0, count, batch_size)]
@@ -72,7 +74,7 @@ def take(
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's first parameter (or buffer) is; the CPU if it has none.
 
-    Example:
+    Examples:
         >>> device_of(nn.Linear(1, 1))
         device(type='cpu')
     """

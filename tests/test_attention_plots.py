@@ -91,6 +91,11 @@ def test_what_cannot_be_drawn_is_named(trace):
     one = plt.subplots(squeeze=False)[1]
     with pytest.raises(ValueError, match=r"`axes`: expected shape \(2, 2\), got \(1, 1\)"):
         attention.plot_maps(trace, axes=one)
+    for shape in ((2, 9, 5), (2, 5, 8, 8), (0, 3, 8, 8)):
+        with pytest.raises(
+            ValueError, match=r"`images`: expected \(sample, channel, height, width"
+        ):
+            attention.plot_maps(trace, np.zeros(shape))
     with pytest.raises(ValueError, match=r"`names`: expected some of .*; got 'height'"):
         attention.plot_statistics(trace, names=["height"])
     with pytest.raises(ValueError, match="`names`: expected at least one, got none"):

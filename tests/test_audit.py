@@ -21,7 +21,7 @@ def test_stability_is_the_mean_pairwise_cosine_of_batch_gradients():
 
 
 def test_too_few_batches_have_no_stability():
-    with pytest.warns(UserWarning, match="asked for 16, data has 14"):
+    with pytest.warns(UserWarning, match="up to 16 are drawn, data has 14"):
         found = nudging.stability(
             linear_network(), linear_data(14), "*", loss=half_square, n_batches=4, batch_size=4
         )

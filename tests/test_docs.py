@@ -15,11 +15,11 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
 def test_the_pages_build_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's news, on standard error
     found = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    assert found.stderr == ""
+    assert "WARNING" not in found.stderr, found.stderr  # `--quiet` would hide them from `--strict`
     api = (tmp_path / "api" / "landscape.html").read_text()
     assert "landscape.grid" in api
     assert "filter by filter" in api  # of the docstring

@@ -110,7 +110,7 @@ def test_bad_input_is_told_clearly_before_any_work(change, error, told):
 
 def test_more_samples_than_there_are_says_so_and_uses_all():
     model, data = make()
-    with pytest.warns(UserWarning, match="`samples`: asked for 500, data has 12: all used"):
+    with pytest.warns(UserWarning, match="`samples`: up to 500 are drawn, data has 12: all used"):
         surface = landscape.grid(model, data, size=3)
     assert surface.attrs["n_samples"] == 12
 

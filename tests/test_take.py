@@ -115,7 +115,7 @@ def test_batches_go_where_the_model_is():
 
 
 def test_too_many_samples_are_said_and_all_are_used():
-    with pytest.warns(UserWarning, match="asked for 500, data has 20: all used"):
+    with pytest.warns(UserWarning, match="up to 500 are drawn, data has 20: all used"):
         assert len(joined(take((X, Y)))) == 20
 
 

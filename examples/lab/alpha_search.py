@@ -21,7 +21,7 @@ METHODS = ("grid", "two stages", *ADAPTIVE)
 def fine(best: float) -> np.ndarray:
     """Nine values around the best coarse one (table 22).
 
-    Example:
+    Examples:
         >>> fine(10**-0.5).round(3).tolist()  # table 23
         [0.1, 0.133, 0.178, 0.237, 0.316, 0.422, 0.562, 0.75, 1.0]
     """

@@ -36,7 +36,7 @@ def question(path: Path) -> str:
 def reproduced(title: str) -> set[str]:
     """The tables and figures that the first line of a docstring names.
 
-    Example:
+    Examples:
         >>> sorted(reproduced("Is it so? (tables 2, 16-18; figure 3)"))
         ['figure3', 'table16', 'table17', 'table18', 'table2']
     """

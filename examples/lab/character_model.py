@@ -23,7 +23,7 @@ class CharacterModel(nn.Module):
         depth: Layers.
         heads: Attention heads.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in CharacterModel(30).parameters())
         200832
     """

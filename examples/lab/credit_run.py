@@ -71,7 +71,7 @@ def joined(runs: Sequence[xr.Dataset], methods: Sequence[str], seeds: Sequence[i
 def order(values: Mapping[str, float]) -> str:
     """Methods by size, the largest first; those within 3 percent of the next are equal.
 
-    Example:
+    Examples:
         >>> order({"SB": 0.45, "CB": 0.359, "DFA": 0.36})
         'SB > CB = DFA'
     """

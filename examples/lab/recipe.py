@@ -159,7 +159,7 @@ class Recipe:
     def rate(self, epoch: float) -> float:
         """The learning rate after so many epochs (a fraction of one counts).
 
-        Example:
+        Examples:
             >>> recipe = Recipe(lr=1.0, schedule="cosine", warm_up=2, epochs=12, min_lr=0.1)
             >>> [round(recipe.rate(epoch), 3) for epoch in (0, 1, 2, 7, 12)]
             [0.0, 0.5, 1.0, 0.55, 0.1]

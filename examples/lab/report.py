@@ -62,7 +62,7 @@ def compare(
         signed: Whether the sign means anything; if not, a tolerance is needed for a verdict.
         note: Further words.
 
-    Example:
+    Examples:
         >>> compare("gain", 9.2, 3.0, scale="paper").verdict
         'agrees'
         >>> compare("gain", 9.2, -3.0, scale="smoke").note
