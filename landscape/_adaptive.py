@@ -48,7 +48,7 @@ def fill_adaptively(
     """
     places = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij"), axis=-1)
     places = places.reshape(-1, 2)
-    generator = np.random.default_rng(scene.seed)
+    generator = np.random.default_rng(abs(scene.seed))  # numpy takes no negative one
     order = _first_points(shape)
     run.fill(order)
     misses: list[float] = []
@@ -58,8 +58,8 @@ def fill_adaptively(
         half = order[: int(0.6 * len(order))]
         before = interpolate(places[half], run.table[half, 0], places)
         spread = np.ptp(known) or 1.0
-        estimate = float(max(np.abs(now - before).max(), 2 * max(misses[-40:], default=np.inf)))
-        estimate /= spread
+        change = np.abs(now - before).max()
+        estimate = float(max(change, 2 * max(misses[-40:], default=np.inf)) / spread)
         if estimate <= tolerance:
             return _filled(run, order, places, scene), {"error_estimate": estimate}
         if len(order) >= _PATIENCE and estimate > _HOPELESS * tolerance:
@@ -111,9 +111,9 @@ def _filled(run: Run, order: Indices, places: Array, scene: Scene) -> Array:
     else:
         table[:, [loss, error]] = interpolate(places[order], smooth, places)
         table[:, error] = np.maximum(table[:, error], 0)
-    if scene.margins:
-        margins = interpolate(places[order], run.table[order, len(names) :], places)
-        table[:, accuracy] = (margins > 0).mean(1)
+    margins = run.table[order, len(names) :]
+    if scene.margins and np.isfinite(margins).all():
+        table[:, accuracy] = (interpolate(places[order], margins, places) > 0).mean(1)
     elif not np.isnan(run.table[order, accuracy]).any():
         direct = interpolate(places[order], run.table[order, accuracy], places)
         table[:, accuracy] = np.clip(direct, 0, 1)

@@ -60,6 +60,9 @@ def with_axes(
 ) -> Scene:
     """Add one or two directions to a scene."""
     moving, seed, held = scene.moving, scene.seed, owners(scene.model, extra)
+    alone = isinstance(directions, str | Mapping) or len(directions) < count
+    if alone and count > sum(tensor.numel() for tensor in moving.values()):
+        raise ValueError("`over`: nothing is orthogonal to the first direction of one number")
     axes: Sequence[Direction]
     if directions == "random":
         axes = draw_axes(moving, held, how, seed, count)

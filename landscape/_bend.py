@@ -68,7 +68,7 @@ def bend(
     names = parameter_names(model)
     start = {name: state_tensors(model)[name].detach() for name in names}
     end = read_state(to, start, "to")
-    batches = fixed_samples(model, data, samples, seed)
+    batches = fixed_samples(model, data, objective, samples, seed)
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     generator = torch.Generator().manual_seed(seed)
     middle = {n: ((start[n] + end[n]) / 2).requires_grad_(True) for n in names}

@@ -27,14 +27,20 @@ _WORKING_SET = 8 * 2**20  # bytes of the largest activation: a few of them still
 _PRODUCTS = 2**30  # bytes that the products of a first layer may take
 
 
-def micro_batches(model: nn.Module, batches: Batches, batch_size: int | None) -> Batches:
+def micro_batches(
+    model: nn.Module, batches: Batches, batch_size: int | None, *, whole: bool = False
+) -> Batches:
     """Cut the samples into equal batches whose activations stay in the cache of a CPU.
+
+    Unless `batch_size` is given, or they must stay `whole`: for a loss that weighs samples.
 
     Measured on two cores, 500 images: 50 to 100 at a time take 0.45 to 0.75 of the time of 500.
     """
     x, y = tree_map(lambda *leaves: torch.cat(leaves), *batches) if len(batches) > 1 else batches[0]
     samples = len(tree_leaves(x)[0])
-    if batch_size is None:
+    if batch_size is None and whole:
+        batch_size = samples
+    elif batch_size is None:
         room = _WORKING_SET if device_of(model).type == "cpu" else 64 * _WORKING_SET
         batch_size = max(8, room // max(_largest_activation(model, x), 1))
     pieces = math.ceil(samples / batch_size)

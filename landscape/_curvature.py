@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,7 @@ from landscape._checks import check_counts, check_tolerances
 from landscape._moving import Params, moving_tensors
 from landscape._objective import make_objective
 from landscape._products import MATRICES, Curvature, multiplying
-from landscape._samples import fixed_samples, refuse_changes
+from landscape._samples import fixed_samples, refuse_changes, refuse_ignored
 from landscape._spectrum import estimate_density, estimate_trace, extreme_eigenvalues
 from resonance import preserving_rng, provenance, unwrap
 
@@ -70,8 +71,8 @@ def curvature(
     Returns:
         Dataset with `largest (rank)` and `smallest (rank)`, outermost first (a multiple eigenvalue
         may be found once only), `largest_residual` and `smallest_residual`, the norms
-        `||A v - value v||`; `trace` and `trace_se`; `density (eigenvalue)`, which integrates to 1.
-        Attributes count the products.
+        `||A v - value v||`, no smaller than the rounding of a product; `trace` and
+        `trace_se`; `density (eigenvalue)`, which integrates to 1. Attributes count the products.
 
     Raises:
         ValueError: If an argument does not fit, or data change between passes.
@@ -100,11 +101,14 @@ def curvature(
         ends = extreme_eigenvalues(product, like, k, tolerance, max_products, seed)
         trace, error, probes = estimate_trace(product, ends, trace_tolerance, trace_probes, seed)
         values, density = estimate_density(product, like, density_runs, density_steps, seed)
+    # Lanczos' own estimate goes on to fall where the products cannot be told apart any more.
+    rounding = max(torch.finfo(p.dtype).eps for p in about.params.values())
+    residuals = np.maximum(ends.residuals, rounding * np.abs(ends.values).max())
     rows = {
         "largest": (ends.values[::-1], "largest eigenvalues"),
-        "largest_residual": (ends.residuals[::-1], "residual norms of the largest eigenvalues"),
+        "largest_residual": (residuals[::-1], "residual norms of the largest eigenvalues"),
         "smallest": (ends.values, "smallest eigenvalues"),
-        "smallest_residual": (ends.residuals, "residual norms of the smallest eigenvalues"),
+        "smallest_residual": (residuals, "residual norms of the smallest eigenvalues"),
     }
     variables: dict[str, Any] = {
         name: ("rank", _padded(row, k), {"long_name": text}) for name, (row, text) in rows.items()
@@ -155,9 +159,13 @@ def curvature_of(
     if samples is None and isinstance(data, DataLoader):
         batches: Any = Streamed(data, seed)
         refuse_changes(batches.first(2), batches.first(2))
-        n_samples = sum(len(tree_leaves(x)[0]) for x, _ in batches)
+        n_samples = 0
+        for x, y in batches:
+            refuse_ignored(y, objective)
+            n_samples += len(tree_leaves(x)[0])
     else:
-        batches = micro_batches(model, fixed_samples(model, data, samples, seed), batch_size)
+        drawn = fixed_samples(model, data, objective, samples, seed)
+        batches = micro_batches(model, drawn, batch_size, whole=objective.is_weighted)
         n_samples = sum(len(tree_leaves(x)[0]) for x, _ in batches)
     return Curvature(model, params, batches, objective, matrix, n_samples, memory)
 
@@ -179,16 +187,20 @@ class Streamed:
 
 
 def start_vector(about: Curvature) -> Tensor:
-    """An empty vector of the right length, type and device."""
-    first = next(iter(about.params.values()))
-    length = sum(p.numel() for p in about.params.values())
-    return torch.empty(length, dtype=first.dtype, device=first.device)
+    """An empty vector of the right length, type and device.
+
+    At least float32: a basis at half precision is neither orthogonal nor known to be closed.
+    """
+    params = about.params.values()
+    widest = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
+    length = sum(p.numel() for p in params)
+    return torch.empty(length, dtype=widest, device=next(iter(params)).device)
 
 
 def split_vector(vector: Tensor, params: Params) -> Params:
     """A flat vector as tensors by parameter name."""
     pieces = vector.split([p.numel() for p in params.values()])
-    return {n: v.view_as(p) for (n, p), v in zip(params.items(), pieces, strict=True)}
+    return {n: v.to(p.dtype).view_as(p) for (n, p), v in zip(params.items(), pieces, strict=True)}
 
 
 def _padded(row: Any, k: int) -> Any:

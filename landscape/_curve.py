@@ -12,7 +12,7 @@ from landscape._calibrate import calibrate
 from landscape._line import barrier
 from landscape._run import running
 from landscape._scene import build_scene, describe
-from landscape._states import State, difference, state_tensors
+from landscape._states import State, difference, parameter_names, state_tensors
 from landscape._surface import as_surface
 
 
@@ -75,7 +75,7 @@ def curve(
     origin = state_tensors(model)
     end = difference(to, origin, "to")
     own = {name: tensor for name, tensor in origin.items() if name in control}
-    missing = [name for name, _ in model.named_parameters() if name in origin and name not in own]
+    missing = [name for name in parameter_names(model) if name not in own]
     if missing:
         raise ValueError(f"`control`: expected every parameter, {', '.join(missing)} missing")
     # Buffers have no control point: half way makes them go straight.

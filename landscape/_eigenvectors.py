@@ -76,6 +76,11 @@ def top_vectors(
         found = extreme_eigenvalues(
             product, start_vector(about), k, tolerance, max_products, seed, both_ends=False
         )
+    if len(found.values) < k:
+        raise ValueError(
+            f"`max_products`: {len(found.values)} products of {len(start_vector(about))} numbers "
+            f"give no {k} eigenvectors"
+        )
     vectors = [found.vector(-1 - i) for i in range(k)]
     vectors = [v / v.norm() * (-1.0 if v.double().sum() < 0 else 1.0) for v in vectors]
     return [split_vector(v, about.params) for v in vectors]

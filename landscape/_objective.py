@@ -30,6 +30,23 @@ class Objective:
         return str(getattr(inner, "__qualname__", type(inner).__qualname__))
 
     @property
+    def ignored(self) -> int | None:
+        """The target that the loss leaves out of its mean; None if it is not one of torch's."""
+        if self.loss is cross_entropy:
+            return -100
+        if isinstance(self.loss, nn.Module):
+            return getattr(self.loss, "ignore_index", None)
+        inner = getattr(self.loss, "func", self.loss)
+        if inner not in (F.cross_entropy, F.nll_loss):
+            return None
+        return int(getattr(self.loss, "keywords", {}).get("ignore_index", -100))
+
+    @property
+    def is_weighted(self) -> bool:
+        """True if its mean over samples is not the mean of its means over batches."""
+        return _is_weighted(self.loss)
+
+    @property
     def needs_only_outputs(self) -> bool:
         """True if nothing but the model's outputs is read: its weights are not."""
         return self.kind == "outputs" and all(
@@ -78,16 +95,22 @@ def hits(outputs: Any, targets: Any) -> Tensor | None:
     logits = getattr(outputs, "logits", outputs)
     if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)):
         return None
+    # One output, as of a binary classifier or a count, is no choice between classes.
     fits = logits.dim() >= 2 and logits.shape[:1] + logits.shape[2:] == targets.shape
-    if not fits or targets.is_floating_point():
+    if not fits or logits.shape[1] < 2 or targets.is_floating_point():
         return None
     right = (logits.argmax(1) == targets).double()
     return right.reshape(len(right), -1).mean(1) if right.dim() > 1 else right
 
 
 def margins(outputs: Any, targets: Tensor) -> Tensor:
-    """How far the logit of the true class is above the others, for each sample."""
+    """How far the logit of the true class is above the others, for each sample.
+
+    NaN if this is no classification, or targets are not all classes.
+    """
     logits: Tensor = getattr(outputs, "logits", outputs)
+    if hits(outputs, targets) is None or not 0 <= targets.min() <= targets.max() < logits.shape[1]:
+        return torch.full((len(targets),), torch.nan)
     true = logits.gather(1, targets[:, None])
     others = logits.scatter(1, targets[:, None], -torch.inf)
     return (true - others.amax(1, keepdim=True))[:, 0]
@@ -118,8 +141,10 @@ def _kind(measure: Measure, argument: str) -> str:
 
 def _per_sample(loss: Measure) -> Measure:
     """The same loss without its mean over samples, where torch's `reduction` allows it."""
+    if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "sum":
+        raise ValueError("`loss`: expected a mean or one value per sample, got reduction 'sum'")
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "mean":
-        if getattr(loss, "weight", None) is not None or getattr(loss, "ignore_index", -100) >= 0:
+        if _is_weighted(loss):
             return loss  # a weighted mean is not the mean of its terms
         by_sample: Any = copy.copy(loss)
         by_sample.reduction = "none"
@@ -128,6 +153,11 @@ def _per_sample(loss: Measure) -> Measure:
     if is_torch and "reduction" in inspect.signature(loss).parameters:
         return partial(loss, reduction="none")
     return loss
+
+
+def _is_weighted(loss: Measure) -> bool:
+    classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    return classes and getattr(loss, "weight", None) is not None
 
 
 def _is_from_loss_landscapes(measure: Measure) -> bool:

@@ -71,11 +71,11 @@ def principal_components(
 
 
 def _any_orthogonal(first: Params) -> Params:
+    if sum(tensor.numel() for tensor in first.values()) < 2:
+        raise ValueError("`checkpoints`: expected two or more numbers to move, got one")
     second = random_direction(first, seed=0, axis=1)
     orthogonalise([first, second])
     length = norm(second)
-    if not length:
-        raise ValueError("`checkpoints`: expected two or more numbers to move, got one")
     return {name: tensor / length for name, tensor in second.items()}
 
 

@@ -48,13 +48,13 @@ def multiplying(about: Curvature) -> Iterator[Product]:
         kept = _keep(about, params)
 
         def product(vector: Tensor) -> Tensor:
-            pieces = vector.to(params[0].dtype).split(sizes)
-            shaped = [v.view_as(p) for v, p in zip(pieces, params, strict=True)]
+            pieces = zip(vector.split(sizes), params, strict=True)
+            shaped = [piece.to(p.dtype).view_as(p) for piece, p in pieces]
             total: list[Tensor] = []
             for multiply in kept if kept is not None else _graphs(about, params):
                 result = multiply(shaped)
                 total = [a + b for a, b in zip(total, result, strict=True)] if total else result
-            return torch.cat([piece.reshape(-1) for piece in total]).to(vector.dtype)
+            return torch.cat([piece.reshape(-1).to(vector.dtype) for piece in total])
 
         yield product
 

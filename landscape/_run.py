@@ -76,6 +76,24 @@ class Run:
             if unsaved:
                 self._save()
 
+    def check_finished(self, names: list[str]) -> None:
+        """Raise if a finished point of a checkpoint has other values now.
+
+        What a forward, loss or metric computes is not among the settings that are compared.
+        """
+        finished = np.flatnonzero(self.done)[:1]
+        if not len(finished):
+            return
+        now, then = self._work(self.points[finished])[0], self.table[finished[0]]
+        for name, new, old in zip(names, now.tolist(), then.tolist(), strict=False):
+            # Another machine may round otherwise; then accuracy may change by a whole sample.
+            same = name == "accuracy" or np.isclose(new, old, rtol=1e-5, atol=0, equal_nan=True)
+            if not same:
+                raise ValueError(
+                    "`checkpoint`: was made with another loss, metric or model: at its first "
+                    f"point `{name}` is {old}, now {new}. Delete it or give another path"
+                )
+
     def _save(self) -> None:
         if self._checkpoint is not None:
             self._checkpoint.save()
@@ -100,10 +118,14 @@ def running(
         Run, points, piece=piece, checkpoint=store, executor=executor, n_values=scene.columns
     )
     if executor is not None:
-        yield make(partial(_evaluate, _pickled(scene)))
+        run = make(partial(_evaluate, _pickled(scene)))
+        run.check_finished(scene.values)
+        yield run
         return
     with standing(scene) as at:
-        yield make(lambda places: np.array([at(place) for place in places.tolist()]))
+        run = make(lambda places: np.array([at(place) for place in places.tolist()]))
+        run.check_finished(scene.values)
+        yield run
 
 
 def _evaluate(payload: bytes, places: Array) -> Array:

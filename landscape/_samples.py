@@ -3,15 +3,19 @@
 import warnings
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from landscape._checkpoint import fingerprint
+from landscape._objective import Objective
 from resonance import Batches, take
 
 _CHECKED = 32  # samples compared between two passes
 
 
-def fixed_samples(model: nn.Module, data: Any, samples: int | None, seed: int) -> Batches:
+def fixed_samples(
+    model: nn.Module, data: Any, objective: Objective, samples: int | None, seed: int
+) -> Batches:
     """Draw the samples once, on the model's device; refuse data that change between passes."""
     if type(seed) is not int:
         raise ValueError(f"`seed`: expected a whole number, got {seed!r}")
@@ -21,7 +25,20 @@ def fixed_samples(model: nn.Module, data: Any, samples: int | None, seed: int) -
             warnings.simplefilter("ignore")  # fewer than asked for: said once, above
             first, second = (fingerprint(take(data, _CHECKED, seed)) for _ in range(2))
         refuse_changes(first, second)
+    refuse_ignored([y for _, y in batches], objective)
     return batches
+
+
+def refuse_ignored(targets: Any, objective: Objective) -> None:
+    """Raise for targets that the loss leaves out: each batch would count by its samples instead."""
+    left_out = objective.ignored
+    for leaf in tree_leaves(targets) if left_out is not None else []:
+        whole = isinstance(leaf, Tensor) and not leaf.is_floating_point()
+        if whole and left_out in leaf.long():
+            raise ValueError(
+                f"`data`: {objective.loss_name} ignores the targets {left_out}; drop them, or give "
+                "a `loss` of (outputs, targets) with one value per sample"
+            )
 
 
 def refuse_changes(first: object, second: object) -> None:

@@ -39,8 +39,8 @@ def build_scene(
         raise ValueError(f"`batch_size`: expected a whole number of at least 1, got {batch_size!r}")
     moving = moving_tensors(model, over, extra)
     objective = make_objective(loss, metrics)
-    batches = fixed_samples(model, data, samples, seed)
-    batches = micro_batches(model, batches, batch_size)
+    batches = fixed_samples(model, data, objective, samples, seed)
+    batches = micro_batches(model, batches, batch_size, whole=objective.is_weighted)
     return Scene(model, moving, (), batches, objective, bn=bn, seed=seed)
 
 

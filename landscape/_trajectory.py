@@ -85,6 +85,8 @@ def trajectory(
         raise ValueError(f"`steps`: expected {len(checkpoints)} of them, got {len(labels)}")
     if type(size) is not int or size < 2:
         raise ValueError(f"`size`: expected a whole number of at least 2, got {size!r}")
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"`margin`: expected a number of at least 0, got {margin!r}")
     scene = build_scene(
         model, data, loss, None, "**", None, samples=samples, seed=seed, bn=bn,
         batch_size=batch_size,
@@ -98,7 +100,9 @@ def trajectory(
     still = {n: 0 * t.detach() for n, t in tensors.items() if n not in names}
     axes = (*({**component, **still} for component in components), to_last)
     scene = replace(scene, moving=tensors, axes=axes)
-    alphas, betas = (_frame(column, size, margin) for column in path.T)
+    alphas, betas = (
+        _frame(column, size, margin, share) for column, share in zip(path.T, explained, strict=True)
+    )
     points = np.array([(a, b, 1.0) for a in alphas for b in betas])
     scene = calibrate(scene, points)
     true = _true_losses(scene, checkpoints)
@@ -138,11 +142,10 @@ def _project(
     return np.array(path), np.array(distances)
 
 
-def _frame(positions: Array, size: int, margin: float) -> Array:
-    flat = np.ptp(positions) == 0  # a path on one line still needs a plane
-    return frame(
-        positions + np.linspace(-1, 1, len(positions)) if flat else positions, size, margin
-    )
+def _frame(positions: Array, size: int, margin: float, share: float) -> Array:
+    # A path on one line still needs a plane; beside the line it is at 0, but for round-off.
+    around = positions if share else np.array([-1.0, 1.0])
+    return frame(around, size, margin)
 
 
 def _true_losses(scene: Scene, checkpoints: Sequence[State]) -> Array:

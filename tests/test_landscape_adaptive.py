@@ -201,3 +201,58 @@ def test_a_killed_adaptive_grid_goes_on_where_it_was(tmp_path):
     kill_half_way(tmp_path / "grid", after=30, method="adaptive")
     resumed = landscape.grid(model, data, checkpoint=tmp_path / "grid", **kwargs)
     xr.testing.assert_identical(resumed, whole)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp(nn.Tanh)
+
+    def forward(self, x):
+        return self.inner(x), x.sum()
+
+
+def of_first(outputs, targets):
+    return F.cross_entropy(outputs[0], targets, reduction="none")
+
+
+def of_parts(model, x, y):
+    return F.cross_entropy(model[3:](model[:3](x)), y)  # never calls the model as a whole
+
+
+def of_some(outputs, targets):
+    return F.cross_entropy(outputs, targets.clamp(min=0), reduction="none") * (targets >= 0)
+
+
+def one_output():
+    return nn.Sequential(mlp(nn.Tanh), nn.Linear(10, 4), nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "loss", "classifies"),
+    [
+        (Pair, of_first, False),
+        (one_output, lambda o, t: F.softplus(-o[:, 0] * (t - 4.5)), False),
+        (lambda: mlp(nn.Tanh), of_parts, False),
+        (lambda: mlp(nn.Tanh), of_some, True),
+    ],
+    ids=["a pair of outputs", "one output", "no output", "a target that is no class"],
+)
+def test_whole_targets_need_not_be_classes_of_the_outputs(build, loss, classifies):
+    torch.manual_seed(0)
+    x, y = digits()
+    y[::3] = -1 if loss is of_some else y[::3]
+    settings = {"loss": loss, "samples": 60, "size": 31, "tolerance": 0.05}
+    model = build()
+    exact = landscape.grid(model, (x, y), **settings)
+    quick = landscape.grid(model, (x, y), method="adaptive", **settings)
+    assert not quick["evaluated"].all()
+    spread = exact["loss"].max() - exact["loss"].min()
+    assert abs(quick["loss"] - exact["loss"]).max() < 0.05 * spread
+    assert quick["accuracy"].notnull().all() == classifies
+    assert exact["accuracy"].notnull().all() == classifies
+
+
+def test_a_seed_may_be_negative():
+    found = landscape.grid(mlp(), digits(), samples=60, size=31, seed=-1, method="adaptive")
+    assert 0 < found.attrs["error_estimate"] <= 1e-2

@@ -213,3 +213,28 @@ def test_a_line_has_one_direction():
 def test_bad_lines_are_refused(change, told):
     with pytest.raises(ValueError, match=told):
         landscape.line(make(), make_data(), **({"to": make(1), "samples": 24} | change))
+
+
+def test_a_straight_path_has_a_plane_of_some_width():
+    a, b, data = make(0), make(1), make_data()
+    path = [mixed([1 - t, t], [a, b]).float() for t in np.linspace(0, 1, 6)]  # with round-off
+    data = data[0].float(), data[1]
+    found = landscape.trajectory(path[0], path, data, samples=24, size=5, margin=0.5)
+    assert found["explained_variance"].round(6).values.tolist() == [1, 0]
+    np.testing.assert_allclose(found["path_beta"], 0, atol=1e-6)
+    np.testing.assert_allclose(found["beta"], [-2, -1, 0, 1, 2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
+def test_a_margin_is_a_number_of_at_least_0(margin):
+    a, data = make(), make_data()
+    with pytest.raises(ValueError, match="`margin`: expected a number of at least 0"):
+        landscape.trajectory(a, make_path(a, data, 3), data, samples=24, size=3, margin=margin)
+
+
+def test_a_wrapped_model_needs_every_control_point_too():
+    a, b, data = make(0), make(1), make_data()
+    control = landscape.bend(a, b, data, steps=1)
+    control.pop("0.weight")
+    with pytest.raises(ValueError, match=r"`control`: expected every parameter, 0.weight missing"):
+        landscape.curve(nn.DataParallel(a), b, data, control, samples=24, size=3)

@@ -137,3 +137,56 @@ def test_agrees_with_curvlinops():
             model, (x, y), samples=20, k=3, tolerance=1e-10, matrix=matrix, density_runs=0
         )
         np.testing.assert_allclose(found["largest"], expected[:3], rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("matrix", ["hessian", "gauss-newton"])
+def test_half_precision_costs_digits_and_no_more(kind, matrix):
+    model, (x, y) = make()
+    model, x = model.to(kind), x.to(kind)
+    settings = {"samples": 20, "matrix": matrix, "k": 3, "density_runs": 0}
+    found = landscape.curvature(model, (x, y), **settings)
+    dense = np.linalg.eigvalsh(DENSE[matrix](model.double(), (x.double(), y)))
+    rounding = 8 * torch.finfo(kind).eps * abs(dense).max()
+    np.testing.assert_allclose(found["largest"], dense[::-1][:3], atol=rounding)
+    np.testing.assert_allclose(found["smallest"][0], dense[0], atol=rounding)
+
+
+def test_types_of_parameters_may_differ():
+    model, (x, y) = make()
+    dense = np.linalg.eigvalsh(dense_hessian(model, (x, y)))
+    first, last = model[0].float(), model[-1]
+    before = model[0].register_forward_pre_hook(lambda _m, args: args[0].float())
+    after = model[0].register_forward_hook(lambda _m, _args, out: out.double())
+    found = landscape.curvature(model, (x, y), k=2, samples=20, density_runs=0)
+    np.testing.assert_allclose(found["largest"], dense[::-1][:2], rtol=1e-3)
+    top, _ = landscape.eigenvectors(model, (x, y), k=2, samples=20, over="**")
+    assert (top["0.weight"].dtype, top[f"{len(model) - 1}.weight"].dtype) == (
+        first.weight.dtype, last.weight.dtype,
+    )  # fmt: skip
+    before.remove()
+    after.remove()
+
+
+def test_fewer_products_than_eigenvectors_are_refused():
+    model, data = make()
+    with pytest.raises(ValueError, match=r"`max_products`: 1 products .* give no 2 eigenvectors"):
+        landscape.eigenvectors(model, data, k=2, samples=20, max_products=1)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
+def test_residuals_are_those_of_the_dense_matrix_or_rounding(kind):
+    model, (x, y) = make()
+    model, x = model.to(kind), x.to(kind)
+    settings = {"k": 2, "samples": 20, "max_products": 40, "tolerance": 0.0}
+    found = landscape.curvature(model, (x, y), density_runs=0, **settings)
+    vectors = landscape.eigenvectors(model, (x, y), **settings)
+    dense = dense_hessian(model.double(), (x.double(), y))
+    for value, residual, vector in zip(
+        found["largest"].values, found["largest_residual"].values, vectors, strict=True
+    ):
+        v = torch.cat([part.double().flatten() for part in vector.values()]).numpy()
+        v /= np.linalg.norm(v)
+        # Rounding of both products, ours and the dense one, grows as the root of their length.
+        assert np.linalg.norm(dense @ v - value * v) < len(dense) ** 0.5 * residual
+        assert residual < 4 * torch.finfo(kind).eps * abs(dense).max() * len(dense)

@@ -90,3 +90,55 @@ def test_metrics_of_loss_landscapes_are_accepted():
     surface = landscape.grid(model, (x, y), metrics={"theirs": theirs}, samples=30, size=3)
     np.testing.assert_allclose(surface["theirs"], surface["loss"], rtol=1e-13)
     assert all(p.requires_grad for p in model.parameters())
+
+
+def test_targets_that_the_loss_leaves_out_are_refused():
+    # Their mean is over the others: 0 for each of them would be another loss than the model's own.
+    model, (x, y) = make_mlp(), make_data()
+    y[3] = -100
+    ways = [None, F.cross_entropy, nn.CrossEntropyLoss(), nn.CrossEntropyLoss(ignore_index=2)]
+    for loss in ways:
+        for verb in (landscape.grid, landscape.line, landscape.curvature):
+            with pytest.raises(ValueError, match=r"`data`: .* ignores the targets"):
+                verb(model, (x, y), loss=loss, samples=None)
+    with pytest.raises(ValueError, match=r"`data`: .* ignores the targets -100"):
+        landscape.curvature(model, DataLoader(TensorDataset(x, y)), samples=None)
+    with pytest.raises(ValueError, match=r"`data`: .* ignores the targets -100"):
+        landscape.bend(model, model, (x, y))
+    own = F.cross_entropy(model.eval()(x), y).item()
+
+    def each(outputs, targets):
+        return F.cross_entropy(outputs, targets, reduction="none") * len(y) / (len(y) - 1)
+
+    found = landscape.grid(model, (x, y), loss=each, samples=None, size=3, batch_size=4)
+    np.testing.assert_allclose(found["loss"].sel(alpha=0, beta=0), own, rtol=1e-12)
+    rest = nn.CrossEntropyLoss(ignore_index=7)  # no target is
+    y[3] = 0
+    found = landscape.grid(model, (x, y), loss=rest, samples=None, size=3, batch_size=4)
+    own = F.cross_entropy(model(x), y).item()
+    np.testing.assert_allclose(found["loss"].sel(alpha=0, beta=0), own, rtol=1e-12)
+
+
+def test_a_loss_that_weighs_classes_is_the_models_own(monkeypatch):
+    monkeypatch.setattr("landscape._calibrate._WORKING_SET", 1)  # else batches of 8
+    model, (x, y) = make_mlp(), make_data()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.1]).double())
+    own = loss(model.eval()(x), y).item()
+    found = landscape.grid(model, (x, y), loss=loss, samples=None, size=3)
+    np.testing.assert_allclose(found["loss"].sel(alpha=0, beta=0), own, rtol=1e-12)
+
+
+def test_a_sum_is_no_mean():
+    with pytest.raises(ValueError, match=r"`loss`: expected a mean .* got reduction 'sum'"):
+        landscape.grid(make_mlp(), make_data(), loss=nn.CrossEntropyLoss(reduction="sum"), size=3)
+
+
+def test_one_output_is_no_choice_between_classes():
+    # Not the share of targets that are 0, which is what argmax would give.
+    model, (x, y) = nn.Linear(40, 1).double(), make_data()
+
+    def binary(outputs, targets):
+        return F.binary_cross_entropy_with_logits(outputs[:, 0], targets.clamp(max=1).double())
+
+    found = landscape.grid(model, (x, y), loss=binary, samples=None, size=3)
+    assert found["accuracy"].isnull().all()

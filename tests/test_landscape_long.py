@@ -203,3 +203,33 @@ def test_an_executor_that_is_none_is_refused():
 
 
 assert os.name == "posix"  # SIGKILL
+
+
+def smoothed(by):
+    return lambda outputs, targets: F.cross_entropy(outputs, targets, label_smoothing=by)
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor])
+@pytest.mark.parametrize("change", ["loss", "metric", "model"])
+def test_a_checkpoint_of_what_has_the_same_name_but_computes_otherwise_is_refused(
+    tmp_path, change, executor
+):
+    # Settings, weights and names are the same: only the values tell.
+    model, data = make()
+    kwargs = {"samples": 12, "size": 3, "checkpoint": tmp_path / "grid"}
+    one, other = ({"loss": smoothed(0.1), "metrics": {"more": smoothed(by)}} for by in (0.1, 0.2))
+    landscape.grid(model, data, **kwargs, **one)
+    kept = (tmp_path / "grid").read_bytes()
+    landscape.grid(model, data, **kwargs, **one)
+    if change == "loss":
+        one["loss"] = smoothed(0.2)
+    elif change == "metric":
+        one = other
+    else:
+        model[2] = nn.Tanh()
+    before = snapshot(model)
+    kwargs["executor"] = executor(1) if executor else None
+    with pytest.raises(ValueError, match="`checkpoint`: was made with another loss, metric or mod"):
+        landscape.grid(model, data, **kwargs, **one)
+    assert snapshot(model) == before
+    assert (tmp_path / "grid").read_bytes() == kept

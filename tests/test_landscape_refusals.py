@@ -126,3 +126,27 @@ def test_checkpoints_that_are_not_finite_are_refused():
     broken = {name: t * torch.nan for name, t in model.state_dict().items()}
     with pytest.raises(ValueError, match="`checkpoints`: expected finite weights"):
         landscape.trajectory(model, [model, broken, model], data, samples=12, size=3)
+
+
+@pytest.mark.parametrize("kind", ["random", "gradient", "hessian", "one"])
+def test_one_number_has_no_second_direction(kind):
+    model, data = make()
+    model[3] = nn.Linear(8, 3).double()
+    model.register_parameter("gain", nn.Parameter(torch.tensor(1.5).double()))
+    given = {"gain": torch.tensor(1.0)} if kind == "one" else kind
+
+    def scaled(model, x, y):
+        return F.cross_entropy(model.gain * model(x), y)
+
+    settings = {"loss": scaled, "over": "gain", "samples": 12, "size": 3}
+    with pytest.raises(ValueError, match="`over`: nothing is orthogonal to the first direction"):
+        landscape.grid(model, data, directions=given, **settings)
+    row = landscape.line(model, data, direction=given, normalisation="filter", **settings)
+    x, y = data
+    logits = model.eval()(x).detach()
+    expected = [F.cross_entropy(gain * logits, y).item() for gain in (0.0, 1.5, 3.0)]
+    np.testing.assert_allclose(sorted(row["loss"]), sorted(expected), rtol=1e-12)
+    with pytest.raises(ValueError, match="expected two or more numbers to move, got one"):
+        landscape.principal_directions(
+            model, [{"gain": torch.tensor(0.1 * i)} for i in range(4)], over="gain"
+        )
