@@ -49,7 +49,7 @@ def bend(
     Raises:
         ValueError: If both models do not fit each other, or a number is out of range.
 
-    Example:
+    Examples:
         >>> here, there = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.ones_(here.weight), nn.init.ones_(there.weight)
         >>> ones = torch.ones(4, 1)

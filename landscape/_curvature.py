@@ -77,7 +77,7 @@ def curvature(
     Raises:
         ValueError: If an argument does not fit, or data change between passes.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(2, 1, bias=False)
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
         >>> square = lambda outputs, targets: (outputs**2).mean()  # Hessian: diag(4, 1)

@@ -65,7 +65,7 @@ def curvature_map(
     Raises:
         ValueError: If an argument does not fit.
 
-    Example:
+    Examples:
         >>> import torch
         >>> x, one = torch.ones(2, 1), {"weight": torch.ones(1, 1)}
         >>> fourth = lambda outputs, targets: outputs**4  # curvature 12 (alpha + beta) ** 2

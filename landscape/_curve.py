@@ -56,7 +56,7 @@ def curve(
     Raises:
         ValueError: If `to` or `control` does not fit the model.
 
-    Example:
+    Examples:
         >>> import torch
         >>> here, there = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.zeros_(here.weight), nn.init.zeros_(there.weight)

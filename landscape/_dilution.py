@@ -54,7 +54,7 @@ def dilution(
         `factor = sqrt(P_backbone / P_total)`, what dilution alone multiplies lengths by. Over
         `statistic`: `change`, each statistic of the first row relative to the second, minus 1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model, branches = nn.Linear(4, 2, bias=False), nn.Linear(4, 6, bias=False)
         >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])

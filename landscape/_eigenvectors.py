@@ -48,7 +48,7 @@ def eigenvectors(
     Raises:
         ValueError: If an argument does not fit.
 
-    Example:
+    Examples:
         >>> import torch
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
         >>> square = lambda outputs, targets: (outputs**2).mean()

@@ -88,7 +88,7 @@ def grid(
         ValueError: If an argument does not fit, data change between passes, or nothing can move.
         TypeError: If an argument is of the wrong kind.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model, one = nn.Linear(1, 1, bias=False), {"weight": torch.ones(1, 1)}
         >>> x = torch.ones(2, 1)

@@ -113,7 +113,7 @@ def html_surface(surface: xr.Dataset, *, variable: str = "loss", title: str | No
     Raises:
         ValueError: If `surface` has no such variable over `alpha` and `beta`.
 
-    Example:
+    Examples:
         >>> flat = xr.Dataset({"loss": (("alpha", "beta"), np.zeros((2, 2)))},
         ...                   coords={"alpha": [0.0, 1.0], "beta": [0.0, 1.0]})
         >>> html_surface(flat)[:15]

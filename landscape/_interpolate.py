@@ -24,7 +24,7 @@ def interpolate(at: Array, values: Array, places: Array, kernel: str = "quintic"
     Returns:
         Shape `(place,)` or `(place, column)`.
 
-    Example:
+    Examples:
         >>> at = np.array([[0, 0], [1, 0], [0, 1], [1, 1.0]])
         >>> interpolate(at, at.sum(1), np.array([[0.5, 0.25]]), "thin_plate_spline").round(9)
         array([0.75])

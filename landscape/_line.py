@@ -74,7 +74,7 @@ def line(
         ValueError: If an argument does not fit.
         TypeError: If an argument is of the wrong kind.
 
-    Example:
+    Examples:
         >>> import torch
         >>> here, there = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.ones_(here.weight), nn.init.constant_(there.weight, -1)

@@ -65,7 +65,7 @@ def plane(
     Raises:
         ValueError: If the models are on one line, or do not fit each other.
 
-    Example:
+    Examples:
         >>> import torch
         >>> origin, x = nn.Linear(2, 1, bias=False), torch.eye(2)
         >>> _ = nn.init.zeros_(origin.weight)

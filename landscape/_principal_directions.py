@@ -29,7 +29,7 @@ def principal_directions(
     Raises:
         ValueError: If there are fewer than three checkpoints, or they do not fit or do not move.
 
-    Example:
+    Examples:
         >>> import torch
         >>> path = [{"weight": torch.tensor([[2.0 * i, float(i % 2)]])} for i in range(5)]
         >>> first, second = principal_directions(nn.Linear(2, 1, bias=False), path)

@@ -33,7 +33,7 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
     Raises:
         ValueError: If `surface` has no `loss` over `alpha` and `beta` of 3 x 3 points or more.
 
-    Example:
+    Examples:
         >>> axis = np.linspace(-1, 1, 5)
         >>> bowl = xr.Dataset({"loss": (("alpha", "beta"), axis[:, None] ** 2 + 0 * axis)},
         ...                   coords={"alpha": axis, "beta": axis})

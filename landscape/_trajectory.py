@@ -70,7 +70,7 @@ def trajectory(
     Raises:
         ValueError: If there are fewer than three checkpoints, or they do not fit or do not move.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model, data = nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1))
         >>> path = [{"weight": torch.tensor([[4.0 - i, 0.0]])} for i in range(5)]
