@@ -100,9 +100,9 @@ def _settings(
     found, has_class_token = find_prefix(model) if prefix is None else (prefix, prefix > 0)
     if rows == "cls" and not has_class_token:
         raise ValueError(
-            '`queries`: expected "mean", "all" or indices, got "cls" (the default), but the model has '
-            "no class token (or no attention at all); if it has, say with `prefix=` how many tokens "
-            "come before the patches"
+            '`queries`: expected "mean", "all" or indices, got "cls" (the default), but the model '
+            "has no class token (or no attention at all); if it has, say with `prefix=` how many "
+            "tokens come before the patches"
         )
     return Settings(rows, keys, bool(maps), float(threshold), float(mass), found, chunk)
 
