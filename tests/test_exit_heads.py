@@ -147,8 +147,9 @@ def test_own_heads_start_as_linear_layers_do_each_by_its_seed():
     model = text_model(width=300)
     first, second = probes.attach_exits(model, BLOCKS, head="own", seed=4).heads
     for head in (first, second):  # uniform up to 1 / sqrt(width), 3300 of them
-        assert head.weight.abs().max() <= 300**-0.5
-        assert float(head.weight.std()) == pytest.approx((3 * 300) ** -0.5, rel=0.05)
+        weight = head.weight.detach()
+        assert weight.abs().max() <= 300**-0.5
+        assert float(weight.std()) == pytest.approx((3 * 300) ** -0.5, rel=0.05)
         assert not head.bias.any()
     assert not torch.equal(first.weight, second.weight)
     again = probes.attach_exits(model, BLOCKS, head="own", seed=4).heads
