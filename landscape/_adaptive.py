@@ -66,7 +66,7 @@ def fill_adaptively(
             break
         rough = interpolate(places[order], known, places, kernel="thin_plate_spline")
         added = _next_points(places, order, np.abs(now - rough), generator)
-        run.fill(added)
+        run.fill(added, label=f"landscape, {len(order)} points known")
         misses += np.abs(run.table[added, 0] - now[added]).tolist()
         order = np.concatenate([order, added])
     run.fill(np.arange(len(places)))

@@ -11,6 +11,7 @@ from torch.autograd import grad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
+from tqdm import tqdm
 
 from landscape._moving import Params
 from landscape._objective import Objective, apply
@@ -44,7 +45,7 @@ def multiplying(about: Curvature) -> Iterator[Product]:
     """
     params = list(about.params.values())
     sizes = [p.numel() for p in params]
-    with _differentiating(about):
+    with _differentiating(about), _progress() as bar:
         kept = _keep(about, params)
 
         def product(vector: Tensor) -> Tensor:
@@ -54,9 +55,15 @@ def multiplying(about: Curvature) -> Iterator[Product]:
             for multiply in kept if kept is not None else _graphs(about, params):
                 result = multiply(shaped)
                 total = [a + b for a, b in zip(total, result, strict=True)] if total else result
+            bar.update()
             return torch.cat([piece.reshape(-1).to(vector.dtype) for piece in total])
 
         yield product
+
+
+def _progress() -> Any:
+    # How many products there will be is not known: this shows how many there were, and how fast.
+    return tqdm(desc="curvature", unit="product", disable=None, leave=False)
 
 
 def gradient(about: Curvature) -> Params:
