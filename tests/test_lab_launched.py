@@ -6,17 +6,19 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from accelerate.state import AcceleratorState
 from train_launched import noting_precision
 
 import lab.train as module
 from lab.recipe import Recipe
+from lab.sharding import prepare
 from lab.sweep import key_of
 from lab.train import train
 
@@ -179,3 +181,11 @@ def compare_halves(half, single):
         np.testing.assert_allclose(half[name], single[name], rtol=bound, err_msg=name)
     np.testing.assert_allclose(half["grad_norm"], single["grad_norm"], rtol=0.05)
     np.testing.assert_allclose(half["cosine_total"], single["cosine_total"], atol=0.05)
+
+
+def test_the_first_version_of_fsdp_is_refused():
+    first = SimpleNamespace(
+        mixed_precision="no", distributed_type=DistributedType.FSDP, is_fsdp2=False
+    )
+    with pytest.raises(ValueError, match=r"FSDP: expected .*--fsdp_version 2.*got version 1"):
+        prepare(first, torch.nn.Linear(1, 1), None, [])

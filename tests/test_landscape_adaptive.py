@@ -1,21 +1,16 @@
 """`grid(method="adaptive")`: true error below the tolerance, and honest where it cannot be."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import sklearn.datasets as sklearn
 import torch
 import xarray as xr
-from scipy.interpolate import RBFInterpolator
 from test_landscape_long import counted, kill_half_way
 from test_landscape_long import make as make_small
 from torch import nn
 from torch.nn import functional as F
 
 import landscape
-from landscape._adaptive import fill_adaptively
-from landscape._run import Run
 
 
 def digits(n=60):
@@ -109,38 +104,6 @@ def test_the_true_error_is_below_the_tolerance(name):
     assert abs(quick["loss_se"] - exact["loss_se"]).max() < 0.05 * exact["loss_se"].max()
     # Margins are interpolated, so that the accuracy map is no blur of steps.
     assert abs(quick["accuracy"] - exact["accuracy"]).mean() < 0.02
-
-
-@pytest.mark.parametrize(("tolerance", "decides"), [(0.02, "misses"), (0.01, "change")])
-def test_the_estimate_is_what_scipy_makes_of_the_same_points(tolerance, decides):
-    places = np.stack(np.meshgrid(*[np.linspace(-1, 1, 31)] * 2, indexing="ij"), -1).reshape(-1, 2)
-    asked = []
-
-    def surface(points):
-        asked.extend(points)
-        x, y = points.T
-        loss = np.exp(x) * np.cos(2 * y) + 0.02 * np.abs(np.sin(6 * (x + y)))
-        return np.stack([loss, np.full_like(loss, np.nan), np.full_like(loss, np.nan)], 1)
-
-    run = Run(places, surface, piece=31, checkpoint=None, executor=None, n_values=3)
-    scene = SimpleNamespace(values=["loss", "loss_se", "accuracy"], margins=False, seed=0)
-    table, found = fill_adaptively(run, (31, 31), scene, tolerance)
-
-    at = np.array(asked)
-    values = surface(at)[:, 0]
-    assert 77 <= len(at) < 400
-    now = RBFInterpolator(at, values, kernel="quintic")(places)
-    part = int(0.6 * len(at))
-    before = RBFInterpolator(at[:part], values[:part], kernel="quintic")(places)
-    missed = [  # by what was known before each of the last two rounds of twenty
-        abs(RBFInterpolator(at[:n], values[:n], kernel="quintic")(at[n:m]) - values[n:m]).max()
-        for n, m in ((len(at) - 40, len(at) - 20), (len(at) - 20, len(at)))
-    ]
-    change = abs(now - before).max()
-    assert decides == ("misses" if 2 * max(missed) > change else "change")
-    expected = max(change, 2 * max(missed)) / np.ptp(values)
-    assert found["error_estimate"] == pytest.approx(expected, rel=1e-6)
-    np.testing.assert_allclose(table[~run.done, 0], now[~run.done], atol=1e-8)
 
 
 def test_a_chaotic_network_falls_back_to_exact():

@@ -1,10 +1,14 @@
-"""Interpolation by radial functions, against scipy's, and polynomials that it must reproduce."""
+"""Interpolation by radial functions and the estimate of its error, against scipy's."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.interpolate import RBFInterpolator
 
+from landscape._adaptive import fill_adaptively
 from landscape._interpolate import interpolate
+from landscape._run import Run
 
 PLACES = np.stack(np.meshgrid(np.linspace(-1, 1, 21), np.linspace(-1, 1, 17)), -1).reshape(-1, 2)
 
@@ -49,3 +53,35 @@ def test_two_rows_of_points_are_enough(axis):
     between = (at[:-1] + at[1:])[:8] / 2
     expected = 1 + between[:, 0] * between[:, 1] + between[:, 1 - axis] ** 2
     np.testing.assert_allclose(interpolate(at, values, between), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("tolerance", "decides"), [(0.02, "misses"), (0.01, "change")])
+def test_the_estimate_is_what_scipy_makes_of_the_same_points(tolerance, decides):
+    places = np.stack(np.meshgrid(*[np.linspace(-1, 1, 31)] * 2, indexing="ij"), -1).reshape(-1, 2)
+    asked = []
+
+    def surface(points):
+        asked.extend(points)
+        x, y = points.T
+        loss = np.exp(x) * np.cos(2 * y) + 0.02 * np.abs(np.sin(6 * (x + y)))
+        return np.stack([loss, np.full_like(loss, np.nan), np.full_like(loss, np.nan)], 1)
+
+    run = Run(places, surface, piece=31, checkpoint=None, executor=None, n_values=3)
+    scene = SimpleNamespace(values=["loss", "loss_se", "accuracy"], margins=False, seed=0)
+    table, found = fill_adaptively(run, (31, 31), scene, tolerance)
+
+    at = np.array(asked)
+    values = surface(at)[:, 0]
+    assert 77 <= len(at) < 400
+    now = RBFInterpolator(at, values, kernel="quintic")(places)
+    part = int(0.6 * len(at))
+    before = RBFInterpolator(at[:part], values[:part], kernel="quintic")(places)
+    missed = [  # by what was known before each of the last two rounds of twenty
+        abs(RBFInterpolator(at[:n], values[:n], kernel="quintic")(at[n:m]) - values[n:m]).max()
+        for n, m in ((len(at) - 40, len(at) - 20), (len(at) - 20, len(at)))
+    ]
+    change = abs(now - before).max()
+    assert decides == ("misses" if 2 * max(missed) > change else "change")
+    expected = max(change, 2 * max(missed)) / np.ptp(values)
+    assert found["error_estimate"] == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(table[~run.done, 0], now[~run.done], atol=1e-8)
