@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import torch
 import xarray as xr
 from accelerate import Accelerator, DistributedType
 from accelerate.state import AcceleratorState
-from train_launched import noting_precision
+from train_launched import interrupt, noting_precision
 
 import lab.train as module
 from lab.recipe import Recipe
@@ -29,15 +31,21 @@ RECIPE = Recipe(
     optimizer="sgd", lr=0.01, clip=20.0, attention_epochs=(2,),
 )  # fmt: skip
 # 29 test images: twice 7 for each process, and in the last pass one has none.
+ADAPTIVE = replace(RECIPE, optimizer="adamw", lr=1e-3)  # its steps hang on what it remembers
 PLAIN = replace(RECIPE, n=0, trace_every=0, attention_epochs=(), held_out=0.02, test_per_class=None)
 SHARDS = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"]
 SHARDS += ["--fsdp_min_num_params", "10000"]  # every block by itself
 LAUNCHES = {
-    "data parallel": (["--multi_gpu"], {"branches": (RECIPE, {})}),
+    "data parallel": (
+        ["--multi_gpu"],
+        {"branches": (RECIPE, {}), "adamw, resumed": (ADAPTIVE, {"interrupted": True})},
+    ),
     "sharded": (
         [*SHARDS, "--mixed_precision", "bf16"],
         {
             "branches, resumed": (RECIPE, {"sharded": True, "interrupted": True}),
+            "adamw, resumed": (ADAPTIVE, {"sharded": True, "interrupted": True}),
+            "adamw, begun alone": (ADAPTIVE, {"sharded": True}),
             "plain": (PLAIN, {"sharded": True, "evaluated": 7}),
             "half, whole": (RECIPE, {"precision": "bf16"}),
             "half, sharded": (RECIPE, {"precision": "bf16", "sharded": True}),
@@ -49,15 +57,16 @@ MEASURED = ("train_loss", "test_loss", "auxiliary_loss", "grad_norm", "cosine_to
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
-    """Runs by launch and case; each launch is made when it is asked for, once."""
-    done = {}
+    """The folder of a launch, which is made when it is first asked for, and a run in it."""
+    folders = {}
 
-    def run(kind):
-        if kind not in done:
-            done[kind] = launch(tmp_path_factory.mktemp("launched"), *LAUNCHES[kind])
-        return done[kind]
+    def find(kind, case):
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp("launched")
+            launch(folders[kind], *LAUNCHES[kind])
+        return folders[kind], xr.load_dataset(folders[kind] / f"{case}.nc", engine="h5netcdf")
 
-    return run
+    return find
 
 
 def launch(folder, options, cases):
@@ -66,6 +75,9 @@ def launch(folder, options, cases):
         for name, (recipe, settings) in cases.items()
     }
     (folder / "cases.json").write_text(json.dumps(texts))
+    for name, (recipe, _) in cases.items():
+        if name.endswith("begun alone"):
+            interrupt(recipe, folder / f"{name}.pt")
     paths = os.pathsep.join([str(HERE.parent / "examples"), str(HERE.parent)])
     # `--cpu --num_processes 2` starts one process unless there is an mpirun; this starts two.
     command = [sys.executable, "-m", "accelerate.commands.launch", *options]
@@ -76,12 +88,16 @@ def launch(folder, options, cases):
     environment |= {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return {name: xr.load_dataset(folder / f"{name}.nc", engine="h5netcdf") for name in cases}
 
 
 @pytest.fixture(scope="module")
 def single():
     return train(RECIPE)
+
+
+@pytest.fixture(scope="module")
+def adaptive():
+    return train(ADAPTIVE)
 
 
 @pytest.fixture
@@ -100,26 +116,47 @@ def precision(monkeypatch):
     ("kind", "case"), [("data parallel", "branches"), ("sharded", "branches, resumed")]
 )
 def test_two_processes_train_as_one(launched, single, kind, case):
-    both = launched(kind)[case]
+    _, both = launched(kind, case)
     assert both.attrs["processes"] == 2
     assert both.attrs["shards"] == (2 if kind == "sharded" else 1)
     assert both.attrs["computed_in"] == "torch.float32"
-    for name in MEASURED:
-        np.testing.assert_allclose(both[name], single[name], rtol=2e-4, err_msg=name)
-    np.testing.assert_allclose(both["test_accuracy"], single["test_accuracy"])
+    compare(both, single)
 
 
 def test_a_sharded_plain_network_trains_as_one(launched):
-    both, alone = launched("sharded")["plain"], train(PLAIN)
+    (_, both), alone = launched("sharded", "plain"), train(PLAIN)
     assert both.attrs["shards"] == 2
     assert int(both.attrs["test_images"]) == 29
     for name in (*MEASURED[:2], "test_accuracy"):
         np.testing.assert_allclose(both[name], alone[name], rtol=2e-4, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        ("data parallel", "adamw, resumed"),
+        ("sharded", "adamw, resumed"),
+        ("sharded", "adamw, begun alone"),
+    ],
+)
+def test_an_interrupted_run_goes_on(launched, adaptive, kind, case):
+    _, both = launched(kind, case)
+    assert both.attrs["shards"] == (2 if kind == "sharded" else 1)
+    assert both.attrs["trained"] == 1  # of two epochs: the other was in the file
+    compare(both, adaptive)
+
+
+def test_a_sharded_run_goes_on_alone(launched, adaptive, tmp_path):
+    folder, _ = launched("sharded", "adamw, resumed")
+    path = shutil.copy(folder / "adamw, resumed.pt", tmp_path)
+    with patch.object(module, "_train_epoch", wraps=module._train_epoch) as trained:
+        compare(train(ADAPTIVE, checkpoint=Path(path)), adaptive)
+    assert trained.call_count == 1
+
+
 @pytest.mark.parametrize("case", ["half, whole", "half, sharded"])
 def test_two_processes_in_half_precision(launched, single, case):
-    both = launched("sharded")[case]
+    _, both = launched("sharded", case)
     assert both.attrs["shards"] == (2 if "sharded" in case else 1)
     assert both.attrs["computed_in"] == "torch.bfloat16"
     compare_halves(both, single)
@@ -148,8 +185,8 @@ def test_fp16_with_its_loss_scaler(monkeypatch, trace_every):
         scalers.append(made.scaler)
         return made
 
-    with monkeypatch.context() as patch, noting_precision() as seen:
-        patch.setattr(module, "Accelerator", accelerator)
+    with monkeypatch.context() as replaced, noting_precision() as seen:
+        replaced.setattr(module, "Accelerator", accelerator)
         try:
             half = train(recipe)
         finally:
@@ -172,6 +209,12 @@ def test_precision_is_part_of_the_key(precision):
     full = key_of(RECIPE)
     precision("bf16")
     assert key_of(RECIPE) != full
+
+
+def compare(found, expected):
+    for name in MEASURED:
+        np.testing.assert_allclose(found[name], expected[name], rtol=2e-4, err_msg=name)
+    np.testing.assert_allclose(found["test_accuracy"], expected["test_accuracy"])
 
 
 def compare_halves(half, single):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,26 +29,46 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     Accelerator()
     for name, case in json.loads((folder / "cases.json").read_text()).items():
-        run = run_case(case, folder / f"cache of {name}")
+        run = run_case(case, folder / f"cache of {name}", folder / f"{name}.pt")
         if PartialState().is_main_process:
             run.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
     PartialState().destroy_process_group()
 
 
-def run_case(case: dict[str, Any], cache: Path) -> xr.Dataset:
-    """A run as the launcher wants it; or in another precision, sharded, interrupted half-way."""
+def run_case(case: dict[str, Any], cache: Path, begun: Path) -> xr.Dataset:
+    """A run as the launcher wants it; or in another precision, sharded, interrupted half-way.
+
+    What is left of an interrupted run is also kept as `begun`; where that was there before, by
+    whoever began it, the run goes on from it.
+    """
     AcceleratorState._reset_state()
     PartialState().distributed_type = DistributedType.MULTI_CPU
     os.environ["ACCELERATE_MIXED_PRECISION"] = case["precision"]
     if case.get("sharded"):
         shard()
     recipe = Recipe(**case["recipe"])
+    checkpoint = cache / f"{key_of(recipe)}.pt"
     lab.train._EVALUATED = case.get("evaluated", 250)
     if case.get("interrupted"):
-        interrupt(recipe, cache / f"{key_of(recipe)}.pt")
-    with noting_precision() as seen, patch.object(lab.train, "assemble", assemble):
+        interrupt(recipe, checkpoint)
+        copy(checkpoint, begun)
+    elif begun.is_file():
+        copy(begun, checkpoint)
+    with (
+        noting_precision() as seen,
+        patch.object(lab.train, "assemble", assemble),
+        patch.object(lab.train, "_train_epoch", wraps=lab.train._train_epoch) as trained,
+    ):
         (run,) = sweep([recipe], cache=cache)
-    return run.assign_attrs(computed_in=", ".join(sorted(seen)))
+    return run.assign_attrs(computed_in=", ".join(sorted(seen)), trained=trained.call_count)
+
+
+def copy(source: Path, target: Path) -> None:
+    """By the first process; the others wait."""
+    if PartialState().is_main_process:
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(source, target)
+    PartialState().wait_for_everyone()
 
 
 def assemble(run: lab.train.Run) -> xr.Dataset:

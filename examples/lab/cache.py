@@ -32,8 +32,8 @@ def read_dataset(path: Path, *, having: str) -> xr.Dataset | None:
     return read(path, load)
 
 
-def read_state(path: Path, **settings: Any) -> Any:
-    """What `torch.save` wrote, for `read`'s reasons or None."""
+def read_state(path: Path) -> Any:
+    """What `torch.save` wrote, in main memory; for `read`'s reasons or None."""
     import torch
 
-    return read(path, lambda path: torch.load(path, weights_only=True, **settings))
+    return read(path, lambda path: torch.load(path, map_location="cpu", weights_only=True))

@@ -34,7 +34,7 @@ def save(run: Run, path: Path) -> None:
 
 def restore(run: Run, path: Path) -> None:
     """Go on from a saved state, if there is one; it must be of the same recipe."""
-    state = read_state(path, map_location=run.accelerator.device)
+    state = read_state(path)
     if state is None:
         return
     load(run.backbone, run.optimizer, state["model"], state["optimizer"])
