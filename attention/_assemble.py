@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from attention._coordinates import Seen, coordinates_of
 from attention._measure import Meaning
 from attention._prediction import prediction_of
 from attention._read import STATISTICS, Array, Reading, Settings
@@ -49,48 +50,13 @@ def assemble(
         weight = _lay_out(rows)[0]
         weight = weight if by_query else weight[..., 0, :]
         data["weight"] = xr.Variable([*dims, "key"], weight, _attrs(Meaning("attention weight")))
-    sizes = {str(dim): n for variable in data.values() for dim, n in variable.sizes.items()}
-    coordinates = _coordinates(sizes, passes[0], settings)
     if output is not None:
-        data["prediction"], axes = prediction_of(output, sizes["sample"])
-        coordinates |= axes
+        data["prediction"] = prediction_of(output, len(next(iter(data.values()))))
+    sizes = {str(dim): n for variable in data.values() for dim, n in variable.sizes.items()}
+    seen = [Seen(name, r.kind, r.shape, r.windows, r.layout) for name, r in passes[0].items()]
+    numbers = tuple(settings.queries) if isinstance(settings.queries, list) else None
+    coordinates = coordinates_of(tuple(sizes.items()), tuple(seen), numbers)
     return xr.Dataset(data, coordinates, dict(attributes))
-
-
-def _coordinates(
-    sizes: Mapping[str, int], readings: dict[str, Reading], settings: Settings
-) -> dict[str, xr.Variable]:
-    names = {
-        "sample": "index of the sample",
-        "head": "attention head",
-        "query": "attending position",
-        "key": "attended position",
-    }
-    found = {
-        dim: xr.Variable(dim, np.arange(sizes[dim]), {"long_name": text})
-        for dim, text in names.items()
-        if dim in sizes
-    }
-    if isinstance(settings.queries, list):
-        found["query"] = xr.Variable("query", settings.queries, {"long_name": names["query"]})
-    per_layer = {
-        "layer": ("attention layer", list(readings)),
-        "kind": ("how the layer computes attention", [r.kind for r in readings.values()]),
-        "n_heads": ("number of heads", [r.shape[1] for r in readings.values()]),
-        "n_windows": ("number of windows", [r.windows for r in readings.values()]),
-        "n_queries": ("queries in a window", [r.shape[2] for r in readings.values()]),
-        "n_keys": ("keys in a window", [r.shape[3] for r in readings.values()]),
-        "n_prefix": ("class and register tokens", [r.layout.prefix for r in readings.values()]),
-        "grid_height": ("height of the grid of keys", [_side(r, 0) for r in readings.values()]),
-        "grid_width": ("width of the grid of keys", [_side(r, 1) for r in readings.values()]),
-    }
-    for name, (text, entries) in per_layer.items():
-        found[name] = xr.Variable("layer", entries, {"long_name": text})
-    return found
-
-
-def _side(reading: Reading, axis: int) -> float:
-    return float("nan") if reading.layout.keys is None else float(reading.layout.keys[axis])
 
 
 def _lay_out(parts: list[list[Array]]) -> Array:

@@ -112,7 +112,7 @@ def of_kernel(
         return fold(tensor if fits else tensor.expand(*batch, *tensor.shape[-2:]))
 
     def logits(rows: Rows) -> Tensor:
-        scores = _scores(_as(query[..., rows, :], dtype), _as(key, dtype)) * scale
+        scores = _scores(_as(query[..., rows, :], dtype) * scale, _as(key, dtype))
         if mask is not None:
             part = mask if mask.dim() < 2 or mask.size(-2) == 1 else mask[..., rows, :]
             is_bool = part.dtype == torch.bool

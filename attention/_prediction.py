@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 
-def prediction_of(output: Any, samples: int) -> tuple[xr.Variable, dict[str, xr.Variable]]:
-    """Label the first tensor of what a model returned: the variable, and its coordinates."""
+def prediction_of(output: Any, samples: int) -> xr.Variable:
+    """Label the first tensor of what a model returned."""
     first = getattr(output, "logits", output)
     tensor = next(leaf for leaf in tree_leaves(first) if isinstance(leaf, Tensor))
     if tensor.dim() == 0 or len(tensor) != samples:  # samples come second, or there is but one
@@ -17,9 +17,4 @@ def prediction_of(output: Any, samples: int) -> tuple[xr.Variable, dict[str, xr.
     dims = ["sample", *(f"output_{axis}" for axis in range(1, tensor.dim()))]
     dims = ["sample", "output"] if tensor.dim() == 2 else dims
     values = np.asarray(tensor.detach().to("cpu", torch.float64))
-    coords = {
-        dim: xr.Variable(dim, np.arange(size), {"long_name": f"axis {axis} of the output"})
-        for axis, (dim, size) in enumerate(zip(dims, tensor.shape, strict=True))
-        if axis
-    }
-    return xr.Variable(dims, values, {"long_name": "output of the model"}), coords
+    return xr.Variable(dims, values, {"long_name": "output of the model"})

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attention._call import Call
 from attention._layout import Layout
-from attention._measure import MEASURES, Meaning, measure_seen
+from attention._measure import MEASURES, Meaning, count_below, measure_seen, rising
 
 # A weight this far below the largest of its row, exp(-80), is a masked one: Swin's mask adds -100.
 _HIDDEN = 1.8e-35
@@ -75,9 +75,9 @@ def finish(readings: list[Reading], settings: Settings) -> None:
             waiting.setdefault(form, []).append(reading)
     for alike in waiting.values():
         logits = torch.stack([reading.logits for reading in alike])  # type: ignore[misc]
-        share, there, values = _describe(logits, alike[0].layout, alike[0].rows, settings)
+        share, values = _describe(logits, alike[0].layout, alike[0].rows, settings)
         array = _array(values)
-        maps = _array(torch.where(there, share, torch.nan)) if settings.maps else None
+        maps = _array(torch.where(_there(share), share, torch.nan)) if settings.maps else None
         for index, reading in enumerate(alike):
             reading.logits = None
             reading.values = array[:, index]
@@ -128,13 +128,13 @@ def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) ->
     for start in range(0, n_queries, settings.chunk):
         stop = min(start + settings.chunk, n_queries)
         logits = call.logits(slice(start, stop)).unflatten(0, (samples, reading.windows))
-        share, there, values = _describe(logits, reading.layout, range(start, stop), settings)
+        share, values = _describe(logits, reading.layout, range(start, stop), settings)
         pieces.append(values)
         if settings.maps and settings.queries == "all":
-            maps.append(torch.where(there, share, torch.nan).cpu())  # where there is room
+            maps.append(torch.where(_there(share), share, torch.nan).cpu())  # where there is room
         elif settings.maps:
             total = total + share.sum((1, 3))
-            seen = seen + there.sum((1, 3))
+            seen = seen + _there(share).sum((1, 3))
     # One by one: together they may be larger than anything the model makes.
     parts = zip(*pieces, strict=True)  # of a statistic: (sample, window, head, query) each
     rows = [torch.cat(part, -1).movedim(1, -2).flatten(-2) for part in parts]
@@ -152,17 +152,18 @@ def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) ->
 
 def _describe(
     logits: Tensor, layout: Layout, rows: Sequence[int], settings: Settings
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights, zero where a key is hidden; where none is; and every statistic of each row."""
+) -> tuple[Tensor, Tensor]:
+    """The weights of each row, zero in a row that sees no key; and every statistic."""
     prefix = layout.prefix
     distances = layout.distances(rows, logits.size(-1), logits.device)
     unknown = torch.full_like(logits[..., 0], torch.nan)
     prefix_mass = logits.softmax(-1)[..., :prefix].sum(-1) if prefix else unknown
     first = prefix if settings.keys == "patches" else 0
-    weights = logits[..., first:].softmax(-1)
-    there = weights >= _HIDDEN * weights.amax(-1, keepdim=True)
-    share = torch.where(there, weights, 0)
-    values = measure_seen(share, there, threshold=settings.threshold, mass=settings.mass)
+    share = logits[..., first:].softmax(-1).nan_to_num_(0)
+    ordered = rising(share)
+    hidden = count_below(ordered, _HIDDEN * ordered[..., -1])
+    n_keys = torch.where(ordered[..., -1] > 0, share.size(-1) - hidden, 0)
+    values = measure_seen(share, ordered, n_keys, threshold=settings.threshold, mass=settings.mass)
     values |= {"distance": unknown, "prefix_mass": prefix_mass}
     if distances is not None:
         steps = distances[:, first:].to(share.dtype)
@@ -170,7 +171,13 @@ def _describe(
         values["distance"] = near / (share * ~steps.isnan()).sum(-1)
     # One tensor, so that there is one to move: what all heads share is repeated for each.
     values["head_similarity"] = values["head_similarity"].unsqueeze(-2).expand_as(unknown)
-    return share, there, torch.stack([values[name] for name in STATISTICS])
+    return share, torch.stack([values[name] for name in STATISTICS])
+
+
+def _there(share: Tensor) -> Tensor:
+    """Whether a key is there: not hidden by a mask, nor in a row that sees none."""
+    bound = _HIDDEN * share.amax(-1, keepdim=True)
+    return (share >= bound) & (bound > 0)
 
 
 def _array(tensor: Tensor) -> Array:

@@ -42,6 +42,11 @@ _CARRYING |= {Tensor.squeeze, Tensor.swapaxes, Tensor.to, Tensor.transpose, Tens
 _CARRYING |= {Tensor.type_as, Tensor.unflatten, Tensor.unsqueeze, Tensor.view, Tensor.__getitem__}
 _CARRYING |= {Tensor.__mul__, Tensor.__rmul__, Tensor.__truediv__}
 _CARRYING |= {Tensor.mT.__get__}  # type: ignore[attr-defined]
+# One look tells what a function is: most are none of these.
+_ROLES: dict[Any, str] = dict.fromkeys(_CARRYING, "carries")
+_ROLES |= dict.fromkeys(_MIXING, "mixes") | dict.fromkeys(_PRODUCTS, "multiplies")
+_ROLES |= dict.fromkeys(_SOFTMAX, "softmax") | dict.fromkeys(_KERNELS, "kernel")
+_ROLES |= {F.multi_head_attention_forward: "heads"}
 
 
 @dataclass
@@ -79,19 +84,22 @@ class Tap(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _KERNELS:
+        role = _ROLES.get(func)
+        if role == "kernel":
             return self._kernel(args, kwargs)
-        if func is F.multi_head_attention_forward:
+        if role == "heads":
             return self._multi_head(args, kwargs)
-        if not isinstance(func, _FUNCTIONS) and isinstance(func, _OPERATORS):
+        if role is None and not isinstance(func, _FUNCTIONS) and isinstance(func, _OPERATORS):
             self._refuse_unknown(func)
         result = func(*args, **kwargs)
-        if func in _SOFTMAX:
+        if role == "softmax":
             self._remember(args, kwargs, result)
-        elif func in _PRODUCTS and self._maps:
-            self._hand_over([*args, *kwargs.values()])
-        elif (func in _CARRYING or func in _MIXING) and self._maps:
-            self._carry([*args, *kwargs.values()], result, mixing=func in _MIXING)
+        elif role is not None and self._maps:
+            given = [*args, *kwargs.values()]
+            if role == "multiplies":
+                self._hand_over(given)
+            else:
+                self._carry(given, result, mixing=role == "mixes")
         if func is torch.conv2d:
             size = tuple(result.shape[-2:])
             self.image_sizes.pop(size, None)

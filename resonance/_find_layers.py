@@ -79,6 +79,8 @@ def select(
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     if not wanted or not all(isinstance(p, str) for p in wanted):
         raise ValueError(f"`{argument}`: expected one or more names or patterns, got {patterns!r}")
+    if wanted == ["**"] and known:
+        return known
     chosen: set[str] = set()
     for pattern in wanted:
         hits = {

@@ -167,3 +167,21 @@ def test_passes_that_differ_are_refused():
             model[name](x)
     with pytest.raises(ValueError, match="the forward passes differ in their attention layers"):
         recording.dataset()
+
+
+def test_what_is_done_to_one_result_does_not_show_in_the_next():
+    """They share the labels of their axes."""
+    model, x = small_vit(), torch.randn(2, 3, 32, 32)
+    first = attention.capture(model, x, queries=[0, 3])
+    untouched = first.copy(deep=True)
+    for coordinate in first.coords.values():
+        with pytest.raises(ValueError, match="read-only"):
+            coordinate.values[0] = coordinate.values[-1]
+        coordinate.attrs["long_name"] = "something else"
+        coordinate.encoding["zlib"] = True
+    first["entropy"][:] = 0
+    again = attention.capture(model, x, queries=[0, 3])
+    xr.testing.assert_identical(again, untouched)
+    assert not any(coordinate.encoding for coordinate in again.coords.values())
+    other = attention.capture(model, x, queries=[0, 4])
+    assert other["query"].values.tolist() == [0, 4]
