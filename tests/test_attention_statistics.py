@@ -97,6 +97,18 @@ def test_keys_that_a_row_cannot_see_do_not_count():
     assert np.isnan(got["head_similarity"])  # one head is left
 
 
+def test_rows_that_add_up_to_a_little_less_than_one():
+    got = attention.statistics(rows([[0.5, 0.49995]]), mass=1.0)
+    assert got["mass_coverage"].values.tolist() == [1.0]  # all there are
+
+
+def test_the_order_of_the_axes_does_not_matter():
+    weights = np.random.default_rng(0).dirichlet(np.ones(5), size=(2, 3))
+    got = attention.statistics(rows(weights.transpose(2, 0, 1), ("key", "sample", "head")))
+    expected = attention.statistics(rows(weights, ("sample", "head", "key")))
+    xr.testing.assert_allclose(got.transpose("sample", "head"), expected, rtol=1e-12)
+
+
 def test_capture_gives_the_same_statistics_as_its_maps():
     model, x = small_vit().double(), torch.randn(2, 3, 32, 32).double()
     seen = attention.capture(model, x, maps=True, threshold=0.6, mass=0.5)

@@ -5,8 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from attention_models import Attending, Handmade, Padded, build
 from small_vit import all_maps
+from torch import nn
 
 import attention
 
@@ -88,6 +90,51 @@ def test_padded_keys_are_absent():
     short = seen["normalised_entropy"].isel(sample=1, layer=0)
     p = expected[1, :, :, :3]
     np.testing.assert_allclose(short, (-(p * p.log()).sum(-1) / np.log(3)), atol=1e-12)
+
+
+class Masked(nn.Module):
+    """Attention of two heads under a mask that is added to the scores."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, x):
+        q = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=self.mask)
+
+
+def test_a_key_hidden_by_a_large_negative_number_is_absent():
+    """As in Swin, whose shifted windows add -100: exp(-100) is small, but not zero."""
+    mask = torch.zeros(4, 4)
+    mask[:, 3] = -100
+    seen = attention.capture(Masked(mask), torch.randn(2, 4, 8), queries="all", maps=True)
+    assert bool(seen["weight"].isel(key=3).isnull().all())
+    assert bool(seen["weight"].isel(key=[0, 1, 2]).notnull().all())
+    alone = attention.capture(Masked(None), torch.zeros(1, 4, 8), queries=[0])
+    equal = attention.capture(Masked(mask), torch.zeros(1, 4, 8), queries=[0])
+    np.testing.assert_allclose(
+        [alone["peak"].values.min(), equal["peak"].values.min()], [1 / 4, 1 / 3]
+    )
+    np.testing.assert_allclose(equal["normalised_entropy"], 1, rtol=1e-6)
+
+
+def test_a_row_that_sees_nothing_is_unknown_and_spoils_no_mean():
+    mask = torch.zeros(2, 4, 4).double()
+    mask[0, 1] = -torch.inf  # of the first head
+    model, x = Masked(mask), torch.randn(2, 4, 8).double()
+    rows = attention.capture(model, x, queries="all", maps=True).isel(layer=0)
+    assert bool(rows["weight"].isel(head=0, query=1).isnull().all())
+    for name in ("entropy", "gini", "peak", "coverage", "mass_coverage", "participation"):
+        unknown = rows[name].isnull()
+        assert bool(unknown.isel(head=0, query=1).all())
+        assert int(unknown.sum()) == 2
+    similar = rows["head_similarity"].isnull()  # the other head has nothing to be compared with
+    assert bool(similar.isel(query=1).all())
+    assert int(similar.sum()) == 2
+    mean = attention.capture(model, x, queries="mean", maps=True).isel(layer=0)
+    np.testing.assert_allclose(mean["entropy"], rows["entropy"].mean("query"))
+    np.testing.assert_allclose(mean["weight"], rows["weight"].fillna(0).mean("query"))
 
 
 def reference(q, k, mask=None, scale=None):

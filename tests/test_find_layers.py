@@ -88,3 +88,10 @@ def test_select_names_its_argument():
     assert select(["a.weight", "b.weight"], "*.weight", argument="over") == ["a.weight", "b.weight"]
     with pytest.raises(ValueError, match="`over`: nothing is called 'c'"):
         select(["a"], "c", argument="over")
+
+
+def test_all_layers_of_a_model_without_any_and_a_wrong_name_beside_all():
+    with pytest.raises(ValueError, match=r"nothing is called '\*\*'"):
+        find_layers(nn.Linear(1, 1), "**")
+    with pytest.raises(ValueError, match="nothing is called 'typo'"):
+        find_layers(nn.Sequential(nn.Linear(1, 1)), ["**", "typo"])
