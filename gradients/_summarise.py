@@ -41,9 +41,9 @@ def summarise(
     """
     check_recorded(trace)
     if variable not in trace or "step" not in trace[variable].dims:
-        known = [str(name) for name, part in trace.data_vars.items() if "step" in part.dims]
+        names = [str(name) for name, part in trace.data_vars.items() if "step" in part.dims]
         raise ValueError(
-            f"`variable`: expected one over `step` ({', '.join(known) or 'there is none'}), got "
+            f"`variable`: expected one over `step` ({', '.join(names) or 'there is none'}), got "
             f"{variable!r}"
         )
     for name, number in (("margin", margin), ("share", share)):
