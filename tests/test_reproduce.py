@@ -109,6 +109,7 @@ def test_the_page_says_all(folder):
     page = Page((folder / "results" / "index.html").read_text())
     counts = "6 quantities; agrees: 2, disagrees: 2, not comparable at this budget: 2"
     assert f"{counts}; scripts that failed: 1." in page.text
+    assert "in table 4 it is the published +-" in page.text
     assert "budget: 2 > 1 epochs" in page.text
     assert "a < b" in page.text
     assert "so & so" in page.text

@@ -62,7 +62,8 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
         f"<title>Published and measured</title><style>{STYLE}</style></head><body>"
         f"<h1>Published and measured</h1><p>{len(rows)} quantities; {counted}{broken}.</p>"
         "<p>A verdict is given only at the paper's scale, or where no training budget matters: "
-        "within the stated tolerance, or of the same sign.</p>"
+        "within the tolerance that stands beside it (in table 4 it is the published +-, the "
+        "deviation over seeds) or, where none does, of the same sign.</p>"
         f"<nav>{links}</nav>{''.join(sections)}</body></html>\n"
     )
     write_atomically({folder / "index.html": lambda path: path.write_text(page)})
