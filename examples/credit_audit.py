@@ -14,9 +14,11 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import nudging
-from lab.credit_run import Case, joined, order, run
+from lab.credit_run import Case, joined, run
+from lab.credit_table import order_row, spent
 from lab.local_training import Recipe
 from lab.report import Row, arguments, compare, publish
+from lab.scales import counted
 from lab.sweep import executing
 from resonance import spread
 
@@ -66,8 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     for name, plot in {"nudge": nudging.plot_nudge, "cosine": nudging.plot_alignment}.items():
         figures[name], axes = plt.subplots(figsize=(8, 4), layout="constrained")
         plot(audited.sel(eta=0.01), ax=axes)
-    budget = f"{data.rsplit('/')[-1]}, {per_class or 'all'} images per class, "
-    budget += f"{cases[0].recipe.epochs} epochs, {len(seeds)} seeds"
+    budget = spent(data, per_class, counted(cases[0].recipe.epochs, "epoch"), len(seeds))
     publish(result, figures, table(result, args.scale), output=args.output, budget=budget)
 
 
@@ -83,12 +84,8 @@ def table(result: xr.Dataset, scale: str) -> list[Row]:
                 own |= {"signed": metric.startswith("deep")}
                 rows.append(compare(f"{method} {metric}", published, here, **own))
     for place, metric in enumerate(METRICS):
-        sign = -1 if metric == "deep_change" else 1  # a nudge is to lower the loss
-        published = order({m: sign * PUBLISHED[m][place] for m in AUDITED})
-        here = order({m: sign * float(mean[metric].sel({"rule": m})) for m in AUDITED})
-        verdict = "agrees" if here == published else "disagrees"
-        verdict = verdict if scale == "paper" else "not comparable"
-        rows.append(Row(f"order by {metric}", published, here, verdict))
+        here = {m: float(mean[metric].sel({"rule": m})) for m in AUDITED}
+        rows.append(order_row(metric, {m: PUBLISHED[m][place] for m in AUDITED}, here, scale))
     return rows
 
 

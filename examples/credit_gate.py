@@ -12,12 +12,13 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import nudging
-from lab.credit_run import joined, order
-from lab.data import Images, load
-from lab.local_training import Recipe, train
+from lab.credit_run import gauge, joined
+from lab.credit_table import order_row, spent
+from lab.data import load
+from lab.local_training import Recipe
 from lab.report import Row, arguments, compare, publish
-from lab.resmlp import LAYERS
 from lab.samples import subset
+from lab.scales import counted
 
 SEEDS = (42, 123, 456)
 CREDITS = {
@@ -44,27 +45,14 @@ def main(argv: list[str] | None = None) -> None:
     per_class, changes, epochs, count = BUDGET[args.scale]
     data = args.data or ("digits" if args.scale == "smoke" else "cifar10")
     images, seeds = subset(load(data), per_class), SEEDS[: args.seeds or count]
-    runs = [gauge(images, seed, Recipe(penalty=0.0, **changes), epochs) for seed in seeds]
+    recipe = Recipe(penalty=0.0, **changes)
+    runs = [gauge(images, seed, recipe, CREDITS, epochs=epochs) for seed in seeds]
     result = joined([run[name] for name in CREDITS for run in runs], list(CREDITS), seeds)
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     nudging.plot_alignment(result, ax=axes)
-    budget = f"{data.rsplit('/')[-1]}, {per_class or 'all'} images per class, "
-    budget += f"{changes['epochs']} epochs of backprop and {epochs} of fitting, {len(seeds)} seeds"
+    words = f"{counted(changes['epochs'], 'epoch')} of backprop and {epochs} of fitting"
+    budget = spent(data, per_class, words, len(seeds))
     publish(result, figure, table(result, args.scale), output=args.output, budget=budget)
-
-
-def gauge(images: Images, seed: int, recipe: Recipe, epochs: int) -> dict[str, xr.Dataset]:
-    """Every measure of every credit, on the features of one network."""
-    model = train("BP", images, seed=seed, recipe=recipe).model
-    test = images.x_test[:1024], images.y_test[:1024]
-    found = {}
-    for name, make in CREDITS.items():
-        credit = make(seed=seed)
-        if name != "DFA":
-            seen = images.x_train, images.y_train
-            credit.fit(model, seen, LAYERS, epochs=epochs, batch_size=recipe.batch_size, seed=seed)
-        found[name] = nudging.measure(model, test, credit, LAYERS, eta=0.003, samples=None)
-    return found
 
 
 def table(result: xr.Dataset, scale: str) -> list[Row]:
@@ -74,14 +62,8 @@ def table(result: xr.Dataset, scale: str) -> list[Row]:
         here = {name: float(deep[metric].sel({"rule": name})) for name in CREDITS}
         for name, value in here.items():
             rows.append(compare(f"{name} {metric}", PUBLISHED[name][place], value, scale=scale))
-        sign = -1 if metric == "loss_change" else 1  # a nudge is to lower the loss
-        orders = [
-            order({name: sign * value for name, value in sizes.items()})
-            for sizes in ({n: PUBLISHED[n][place] for n in CREDITS}, here)
-        ]
-        verdict = "agrees" if orders[0] == orders[1] else "disagrees"
-        verdict = verdict if scale == "paper" else "not comparable"
-        rows.append(Row(f"order by {metric}", *orders, verdict))
+        published = {name: PUBLISHED[name][place] for name in CREDITS}
+        rows.append(order_row(metric, published, here, scale))
     return rows
 
 

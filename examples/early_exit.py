@@ -9,14 +9,12 @@ sentences in their place, as the published study did unawares, and is warned of.
 import argparse
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import xarray as xr
-from matplotlib.figure import Figure
 
-import probes
 from lab import exit_study, text, text_report
-from lab.character_model import CharacterModel
+from lab.exit_figures import draw_details, draw_tradeoffs
 from lab.report import SCALES, publish
+from lab.scales import counted
 from lab.train_text import Variant, train
 
 ALPHAS = {"smoke": (0.7,), "cpu": (0.3, 0.5, 0.7, 0.9), "paper": (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)}
@@ -42,37 +40,11 @@ def main(argv: list[str] | None = None) -> None:
     samples = 4 if args.scale == "smoke" else 64
     tau = exit_study.calibrated(model, corpus)
     print(exit_study.skip(model, corpus, samples=samples, thresholds=(0.8, tau)), "\n")
-    figures = {"": tradeoffs(result)} | details(result, model, corpus, tau)
-    budget = f"{len(corpus.train)} characters, epochs: {epochs}, seeds: {len(seeds)}"
+    figures = {"": draw_tradeoffs(result)} | draw_details(result, model, corpus, tau)
+    budget = f"{len(corpus.train)} characters, {counted(epochs, 'epoch')}, "
+    budget += counted(len(seeds), "seed")
     whole = xr.merge([result, report], combine_attrs="no_conflicts")
     publish(whole, figures, exit_study.compare(result), output=args.output, budget=budget)
-
-
-def tradeoffs(result: xr.Dataset) -> Figure:
-    """Perplexity against compute for three ways of training."""
-    names = ["standard", "asymmetric 0.7", "asymmetric l2 0.7"]
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", sharey=True)
-    for ax, name in zip(axes, names, strict=True):
-        probes.plot_tradeoff(result.sel(variant=name), ax=ax).set_title(name)
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter("{x:g}")
-        ax.yaxis.set_minor_formatter("{x:g}")
-        ax.label_outer()
-    return figure
-
-
-def details(
-    result: xr.Dataset, model: CharacterModel, corpus: text.Corpus, tau: float
-) -> dict[str, Figure]:
-    """Reliability of the exits, and where the characters of a passage left."""
-    chosen = result.sel(variant="asymmetric 0.7")
-    x, y = text.windows(corpus.validation)
-    passage = probes.exit_map(probes.record_exits(model, (x[:10], y[:10]), "layers.*"), tau)
-    letters = list(corpus.decode(y[:10].flatten()))
-    return {
-        "reliability": probes.plot_reliability(chosen).figure,
-        "text": probes.plot_exit_text(passage, letters).figure,
-    }
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:

@@ -2,14 +2,12 @@
 
     python examples/reproduce.py [--scale smoke] [--only table1 figure5] [--list] [--resume]
 
-Runs the scripts one after another; they share finished runs (`<folder>/cache`). One that fails is
-reported, the others go on, and the command ends with an error. `<folder>/index.html` then has every
-figure, table, budget and verdict, and needs no network.
+Runs the scripts one after another; they share finished runs (`<folder>/cache`). One that fails, or
+whose table cannot be read, is reported, the others go on, and the command ends with an error.
+`<folder>/index.html` then has every figure, table, budget and verdict, and needs no network.
 """
 
 import argparse
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,9 +15,7 @@ from pathlib import Path
 from lab.catalogue import find_scripts, question
 from lab.page import write_page
 from lab.report import SCALES
-
-PASSED_ON = ("data", "seeds", "processes", "dask")
-LACKS = {"early_exit": ("data", "processes", "dask")}  # it reads text
+from lab.running import is_there, options_of, run
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,40 +31,20 @@ def main(argv: list[str] | None = None) -> None:
     for place, (name, path) in enumerate(scripts.items(), start=1):
         output = args.folder / f"{name}.nc"
         options = options_of(name, args)
-        stamp = output.with_suffix(".options")  # written last: what there is was made with these
-        if args.resume and stamp.is_file() and stamp.read_text() == " ".join(options):
+        if args.resume and is_there(output, options):
             print(f"[{place}/{len(scripts)}] {name}: there already")
             continue
-        stamp.unlink(missing_ok=True)
         start = time.monotonic()
-        good = run(path, output, [*options, "--cache", str(args.folder / "cache")])
-        if good:
-            stamp.write_text(" ".join(options))
+        good = run(path, output, options, cache=args.folder / "cache")
         state = "done" if good else f"FAILED, see {output.with_suffix('.log')}"
         print(f"[{place}/{len(scripts)}] {name}: {state} ({time.monotonic() - start:.0f} s)")
         failed += [] if good else [name]
-    write_page(args.folder, titles, failed)
+    damaged = write_page(args.folder, titles, failed)
     print(f"wrote {args.folder / 'index.html'}")
-    if failed:
-        sys.exit(f"{len(failed)} of {len(scripts)} failed: {', '.join(failed)}")
-
-
-def options_of(name: str, args: argparse.Namespace) -> list[str]:
-    """What the script is called with, besides its places."""
-    options = ["--scale", args.scale]
-    for option in PASSED_ON:
-        value = getattr(args, option)
-        if value is not None and option not in LACKS.get(name, ()):
-            options += [f"--{option}", str(value)]
-    return options
-
-
-def run(path: Path, output: Path, options: list[str]) -> bool:
-    """Run one script in a process of its own, its words in a log; whether it succeeded."""
-    command = [sys.executable, str(path), "--output", str(output), *options]
-    with output.with_suffix(".log").open("w") as log:
-        settings = {"stdout": log, "stderr": log, "env": os.environ | {"MPLBACKEND": "agg"}}
-        return subprocess.run(command, **settings).returncode == 0
+    told = {"failed": failed, "left a damaged result": damaged}
+    if failed or damaged:
+        words = (f"{len(n)} of {len(scripts)} {w}: {', '.join(n)}" for w, n in told.items() if n)
+        sys.exit("; ".join(words))
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:

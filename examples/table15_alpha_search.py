@@ -14,7 +14,7 @@ import xarray as xr
 
 from lab.alpha_search import METHODS, compare_searches, draw_searches, fine
 from lab.report import Row, arguments, publish
-from lab.scales import ALPHA_20, LABELS, SMALL, base, budget_of, seeds
+from lab.scales import ALPHA_20, LABELS, SMALL, base, budget_of, counted, seeds
 from lab.sweep import executing, sweep
 
 TABLE_23 = (0.100, 0.133, 0.178, 0.237, 0.316, 0.422, 0.562, 0.750, 1.000)
@@ -51,14 +51,15 @@ def rows_of(name: str, result: xr.Dataset, published: float, scale: str) -> list
     """The grid's choice agrees within one step; then what every method reaches, and its cost."""
     part = result.sel(architecture=name)
     alpha = float(part["alpha"].sel({"search": "grid"}).median())
-    verdict = "not comparable"
+    verdict, note = "not comparable", "median over seeds"
     if scale == "paper":
         verdict = "agrees" if abs(np.log(alpha / published)) <= np.log(STEP) + 1e-6 else "disagrees"
-    rows = [Row(f"{name}, alpha of the grid", published, alpha, verdict, "median over seeds")]
+        note += "; tolerance: one step of the grid"
+    rows = [Row(f"{name}, alpha of the grid", published, alpha, verdict, note)]
     for method in METHODS:
         accuracy = float(part["accuracy"].sel({"search": method}).mean())
-        runs = int(part["n_runs"].sel({"search": method}))
-        rows.append(Row(f"{name}, accuracy by {method} / %", None, accuracy, note=f"{runs} runs"))
+        runs = counted(int(part["n_runs"].sel({"search": method})), "run")
+        rows.append(Row(f"{name}, accuracy by {method} / %", None, accuracy, note=runs))
     return rows
 
 

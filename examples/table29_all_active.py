@@ -1,8 +1,8 @@
-"""Is it the static branches, or the trained one? (table 29)
+"""Is it the static branches, or the active one? (table 29)
 
     python examples/table29_all_active.py [--scale cpu] [--data cifar100]
 
-Three branches at each layer, all trained or only one. The paper searched rate and decay for these
+Three branches at each layer, all active or only one. The paper searched rate and decay for these
 runs anew and does not give them, nor alpha: we keep those of table 15 for the nearest number, 7.
 """
 
@@ -26,8 +26,8 @@ def main(argv: list[str] | None = None) -> None:
     for active, row in PUBLISHED.items():
         for backbone, published in row.items():
             plain = base(backbone, args, "cifar100")
-            trained = "all" if active == "all" else 1
-            asymmetric = replace(plain, n=3, alpha=ALPHAS[backbone], active=trained)
+            count = "all" if active == "all" else 1
+            asymmetric = replace(plain, n=3, alpha=ALPHAS[backbone], active=count)
             labels = {"active": f"{active} of 3 active", "architecture": LABELS[backbone]}
             cells.append(Cell(labels, plain, asymmetric, published))
     study(cells, args)

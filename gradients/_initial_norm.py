@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from gradients._inner_products import added, inner_products
 from gradients._parameters import parameters_by_layer, sizes_of
 from gradients._settings import check_model
-from resonance import preserving, provenance, take
+from resonance import AtMost, preserving, provenance, take
 
 
 def initial_norm(
@@ -21,7 +21,7 @@ def initial_norm(
     branches: nn.Module | int | None = None,
     *,
     loss_fn: Callable[[Any, Any], Tensor] = F.cross_entropy,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     batch_size: int = 100,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -39,7 +39,7 @@ def initial_norm(
         branches: What is attached: a module, whose parameters, frozen or not, are counted, or
             the number of their weights.
         loss_fn: Maps `(outputs, targets)` to the mean loss of one batch.
-        samples: How many samples of the data to use; None for all.
+        samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples in a forward pass.
         seed: Decides which samples, and what dropout draws.
 

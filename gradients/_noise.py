@@ -14,7 +14,7 @@ from gradients._dataset import make_dataset
 from gradients._parameter_recorder import ParameterRecorder
 from gradients._settings import check_model
 from gradients._shard_recorder import is_sharded
-from resonance import preserving, provenance, take
+from resonance import AtMost, preserving, provenance, take
 
 
 def noise(
@@ -22,7 +22,7 @@ def noise(
     data: Any,
     losses: Callable[[Any, Any], Losses],
     *,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     batch_size: int = 50,
     resamples: int = 1000,
     confidence: float = 0.95,
@@ -37,7 +37,7 @@ def noise(
         model: Any module, in the mode to be measured. Left as it was.
         data: As for `resonance.take`.
         losses: Maps `(inputs, targets)` to two losses: of the model's own forward, and auxiliary.
-        samples: How many samples of the data to use; None for all.
+        samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples in a mini-batch.
         resamples: Bootstrap samples.
         confidence: Share of them inside an interval.

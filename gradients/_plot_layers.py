@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from gradients._recorded import check_recorded
+
 if TYPE_CHECKING:  # computing needs no matplotlib
     from matplotlib.axes import Axes
 
@@ -19,9 +21,11 @@ def plot_layers(trace: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> A
 
     Raises:
         ValueError: If the trace has other dimensions, or no step.
+        TypeError: If it is no Dataset.
     """
+    check_recorded(trace)
     cosine = trace["cosine"]
-    if set(cosine.dims) != {"step", "layer"} or not cosine.size:
+    if set(cosine.dims) != {"step", "layer"}:
         raise ValueError(f"`trace`: expected `cosine (step, layer)`, got {dict(cosine.sizes)}")
     cosine = cosine.transpose("layer", "step")
     if ax is None:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from gradients._recorded import check_recorded
+
 if TYPE_CHECKING:  # computing needs no matplotlib
     from matplotlib.axes import Axes
 
@@ -21,13 +23,13 @@ def plot_trace(trace: xr.Dataset, *, smooth: int = 1, ax: Axes | None = None, **
     Raises:
         ValueError: If the trace has more than one further dimension, or no step, or `smooth` is
             below 1.
+        TypeError: If it is no Dataset.
     """
+    check_recorded(trace)
     cosine = trace["cosine_total"]
     others = [dim for dim in cosine.dims if dim != "step"]
     if len(others) > 1:
         raise ValueError(f"`trace`: expected at most one dimension besides step, got {others}")
-    if not cosine.size:
-        raise ValueError("`trace`: expected at least one step, got none")
     if smooth < 1:
         raise ValueError(f"`smooth`: expected a whole number of at least 1, got {smooth!r}")
     if ax is None:

@@ -2,6 +2,8 @@ from numbers import Real
 
 import xarray as xr
 
+from gradients._recorded import check_recorded
+
 _KEPT = ("toolkit_version", "torch_version", "model", "n_parameters")
 
 
@@ -28,6 +30,7 @@ def summarise(
 
     Raises:
         ValueError: If the trace has no such variable, or no step, or a setting is out of range.
+        TypeError: If it is no Dataset.
 
     Examples:
         >>> values = ("step", [0.1, -0.1, 0.3, 0.5])
@@ -36,10 +39,12 @@ def summarise(
         >>> found["mean"].round(3).item(), found["conflict_share"].item(), found["verdict"].item()
         (0.2, 0.25, 'synergy')
     """
-    if variable not in trace or "step" not in trace[variable].dims or not trace.sizes["step"]:
+    check_recorded(trace)
+    if variable not in trace or "step" not in trace[variable].dims:
+        names = [str(name) for name, part in trace.data_vars.items() if "step" in part.dims]
         raise ValueError(
-            f"`trace`: expected {variable!r} over at least one `step`, got "
-            f"{', '.join(map(str, trace.data_vars)) or 'nothing'} with sizes {dict(trace.sizes)}"
+            f"`variable`: expected one over `step` ({', '.join(names) or 'there is none'}), got "
+            f"{variable!r}"
         )
     for name, number in (("margin", margin), ("share", share)):
         if not isinstance(number, Real) or not 0 <= number <= 1:

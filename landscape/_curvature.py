@@ -19,7 +19,7 @@ from landscape._objective import make_objective
 from landscape._products import MATRICES, Curvature, multiplying
 from landscape._samples import fixed_samples, refuse_changes, refuse_ignored
 from landscape._spectrum import estimate_density, estimate_trace, extreme_eigenvalues
-from resonance import preserving_rng, provenance, unwrap
+from resonance import AtMost, preserving_rng, provenance, unwrap
 
 
 def curvature(
@@ -30,7 +30,7 @@ def curvature(
     matrix: str = "hessian",
     k: int = 5,
     over: str | Sequence[str] | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     seed: int = 0,
     tolerance: float = 1e-3,
     max_products: int = 200,
@@ -55,7 +55,7 @@ def curvature(
         matrix: `"hessian"` or `"gauss-newton"`.
         k: Eigenvalues wanted at each end of the spectrum.
         over: Names or patterns of the parameters; all trained ones by default.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         seed: Decides samples and start vectors.
         tolerance: Error allowed in eigenvalues: relative in the largest, relative to the norm of
             the matrix in the smallest.

@@ -15,7 +15,7 @@ from landscape._products import MATRICES, Curvature, multiplying
 from landscape._scene import build_scene, describe
 from landscape._spectrum import extreme_eigenvalues
 from landscape._surface import as_surface
-from resonance import spread
+from resonance import AtMost, spread
 
 
 def curvature_map(
@@ -27,7 +27,7 @@ def curvature_map(
     directions: Directions = "random",
     normalisation: str | None = None,
     over: str | Sequence[str] | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     size: int | tuple[int, int] = 11,
     span: float | tuple[float, float] = 1.0,
     seed: int = 0,
@@ -49,7 +49,7 @@ def curvature_map(
         directions: As in `grid`.
         normalisation: As in `grid`.
         over: As in `grid`; the curvature is that of the same parameters.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`.
         seed: Decides samples, directions and start vectors.

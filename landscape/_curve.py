@@ -14,6 +14,7 @@ from landscape._run import running
 from landscape._scene import build_scene, describe
 from landscape._states import State, difference, parameter_names, state_tensors
 from landscape._surface import as_surface
+from resonance import AtMost
 
 
 def curve(
@@ -24,7 +25,7 @@ def curve(
     *,
     loss: Callable[..., Any] | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     size: int = 51,
     seed: int = 0,
     bn: str = "frozen",
@@ -41,7 +42,7 @@ def curve(
         control: The control point, from `bend`.
         loss: As in `grid`.
         metrics: As in `grid`.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         size: Points along the curve, both ends included.
         seed: Decides the samples.
         bn: As in `grid`; frozen statistics go straight from one model's to the other's.

@@ -9,7 +9,7 @@ from torch import nn
 from landscape._grid import grid
 from landscape._moving import Extra, moving_tensors
 from landscape._smoothness import smoothness
-from resonance import provenance
+from resonance import AtMost, provenance
 
 _STATISTICS = ("std", "range", "mean_grad", "mean_grad_per_step")
 
@@ -21,7 +21,7 @@ def dilution(
     *,
     loss: Callable[..., Any] | None = None,
     over: str | Sequence[str] = "**",
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     size: int = 51,
     span: float = 1.0,
     seed: int = 0,
@@ -41,7 +41,7 @@ def dilution(
             of tensors.
         loss: As in `grid`; the main loss by default.
         over: Which parameters of the backbone the directions cover; all by default.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`, in lengths of the whole direction.
         seed: Decides samples and directions.

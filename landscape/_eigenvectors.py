@@ -8,7 +8,7 @@ from landscape._curvature import curvature_of, split_vector, start_vector
 from landscape._moving import Params
 from landscape._products import Curvature, multiplying
 from landscape._spectrum import extreme_eigenvalues
-from resonance import preserving_rng
+from resonance import AtMost, preserving_rng
 
 
 def eigenvectors(
@@ -19,7 +19,7 @@ def eigenvectors(
     loss: Callable[..., Any] | None = None,
     matrix: str = "hessian",
     over: str | Sequence[str] | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     seed: int = 0,
     tolerance: float = 1e-3,
     max_products: int = 200,

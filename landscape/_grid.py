@@ -18,6 +18,7 @@ from landscape._point import Scene
 from landscape._run import running
 from landscape._scene import build_scene, describe
 from landscape._surface import as_surface
+from resonance import AtMost
 
 Array = NDArray[np.float64]
 
@@ -32,7 +33,7 @@ def grid(
     normalisation: str | None = None,
     over: str | Sequence[str] | None = None,
     extra: Extra | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     size: int | tuple[int, int] = 51,
     span: float | tuple[float, float] = 1.0,
     seed: int = 0,
@@ -67,7 +68,7 @@ def grid(
             more dimensions, so neither biases nor norm parameters.
         extra: A module (say, a probe) or mapping of tensors that directions cover as well, under
             names that start with `"extra."`.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`.
         seed: Decides samples and directions.

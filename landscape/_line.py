@@ -18,6 +18,7 @@ from landscape._run import running
 from landscape._scene import build_scene, describe
 from landscape._states import State, difference, parameter_names, state_tensors
 from landscape._surface import as_surface
+from resonance import AtMost
 
 Array = NDArray[np.float64]
 
@@ -33,7 +34,7 @@ def line(
     normalisation: str | None = None,
     over: str | Sequence[str] | None = None,
     extra: Extra | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     size: int = 51,
     span: tuple[float, float] | None = None,
     seed: int = 0,
@@ -55,7 +56,7 @@ def line(
         normalisation: As in `grid`; not with `to`.
         over: As in `grid`; not with `to`.
         extra: As in `grid`; not with `to`.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         size: Points along the line; both ends, alpha = 0 and 1, are added if they are not among
             them.
         span: Where alpha begins and ends; (0, 1) with `to`, else (-1, 1).

@@ -80,7 +80,7 @@ def _extra_tensors(extra: Extra | None) -> Params:
     if extra is None:
         return {}
     if isinstance(extra, nn.Module):
-        # Frozen branches kept out of `parameters()`, as buffers, are weights all the same.
+        # Static branches kept out of `parameters()`, as buffers, are weights all the same.
         found: Params = {n: b for n, b in extra.named_buffers() if _is_static(n)}
         found |= dict(extra.named_parameters())
     elif isinstance(extra, Mapping):

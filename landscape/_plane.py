@@ -17,6 +17,7 @@ from landscape._run import running
 from landscape._scene import build_scene, describe
 from landscape._states import State, combine, difference, parameter_names, state_tensors
 from landscape._surface import as_surface
+from resonance import AtMost
 
 Array = NDArray[np.float64]
 
@@ -27,7 +28,7 @@ def plane(
     *,
     loss: Callable[..., Any] | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     size: int = 51,
     margin: float = 0.2,
     seed: int = 0,
@@ -48,7 +49,7 @@ def plane(
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
         loss: As in `grid`.
         metrics: As in `grid`.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         margin: Room around the three models, relative to their extent.
         seed: Decides the samples.

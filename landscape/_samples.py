@@ -1,6 +1,5 @@
 """The fixed samples on which every point is evaluated."""
 
-import warnings
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,9 +7,9 @@ from torch.utils._pytree import tree_leaves
 
 from landscape._checkpoint import fingerprint
 from landscape._objective import Objective
-from resonance import Batches, take
+from resonance import AtMost, Batches, take
 
-_CHECKED = 32  # samples compared between two passes
+_CHECKED = AtMost(32)  # samples compared between two passes
 
 
 def fixed_samples(
@@ -21,9 +20,7 @@ def fixed_samples(
         raise ValueError(f"`seed`: expected a whole number, got {seed!r}")
     batches = take(data, samples, seed, model=model)
     if not isinstance(data, list | tuple):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # fewer than asked for: said once, above
-            first, second = (fingerprint(take(data, _CHECKED, seed)) for _ in range(2))
+        first, second = (fingerprint(take(data, _CHECKED, seed)) for _ in range(2))
         refuse_changes(first, second)
     refuse_ignored([y for _, y in batches], objective)
     return batches

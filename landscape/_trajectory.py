@@ -20,6 +20,7 @@ from landscape._run import running
 from landscape._scene import build_scene, describe
 from landscape._states import State, difference, parameter_names, read_state, state_tensors
 from landscape._surface import as_surface
+from resonance import AtMost
 
 Array = NDArray[np.float64]
 
@@ -31,7 +32,7 @@ def trajectory(
     *,
     steps: Sequence[int] | None = None,
     loss: Callable[..., Any] | None = None,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     size: int = 51,
     margin: float = 0.2,
     seed: int = 0,
@@ -53,7 +54,7 @@ def trajectory(
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
         steps: Optimizer updates before each checkpoint; 0, 1, 2, ... by default.
         loss: As in `grid`.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         margin: Room around the path, relative to its extent.
         seed: Decides the samples.

@@ -20,6 +20,7 @@ from nudging._result import (
     standard_error,
 )
 from nudging._saved_credit import with_credit
+from resonance import AtMost
 
 
 def alignment(
@@ -30,7 +31,7 @@ def alignment(
     *,
     floor: float = 1e-7,
     loss: Loss | None = None,
-    samples: int | None = 1024,
+    samples: int | None = AtMost(1024),
     batch_size: int = 256,
     seed: int = 0,
     dtype: torch.dtype | None = None,
@@ -49,7 +50,7 @@ def alignment(
         blocks: Names or patterns of modules that return one tensor, samples first.
         floor: The smallest norm of the gradient of the mean loss that a cosine is taken with.
         loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.
         seed: Decides which samples.
         dtype: Differentiate a copy of the model of this precision; the model itself by default.

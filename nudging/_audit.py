@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,8 @@ from torch import nn
 from nudging._batches import check_whole, observing
 from nudging._loss import Loss
 from nudging._result import attributes, dataset, joined, norms
-from nudging._stability import mean_gradients, pairwise_cosine
+from nudging._stability import lacking, mean_gradients, pairwise_cosine
+from resonance import AtMost
 
 _CHECKS = {
     "scale": "largest growth of the median activation norm from one block to the next",
@@ -17,6 +19,11 @@ _CHECKS = {
     "depth": "accuracy above that with frozen random blocks",
 }
 _FIRES_ABOVE = {"scale", "stability"}
+_UNDEFINED = {
+    "scale": "activations are zero or not finite",
+    "reference": "the gradient is not finite",
+    "stability": "a batch's mean gradient at the middle block is zero or not finite",
+}
 
 
 def audit(
@@ -45,8 +52,10 @@ def audit(
     (d) `depth`: trained blocks are hardly better than frozen random ones.
 
     Once one fires, accuracy and alignment are to be withdrawn or given with that caveat. What was
-    not measured has not passed. The gradient in (b) has the 1/N of the mean over the samples drawn,
-    N = `n_batches * batch_size`.
+    not measured has not passed: (a) needs two blocks, (c) `n_batches` full batches (1024 samples by
+    default), (d) both accuracies, and all of them finite numbers; `reason` says what was missing.
+    The gradient in (b) has the 1/N of the mean over the samples drawn, N = `n_batches *
+    batch_size`.
 
     Args:
         model: Called as `model(inputs)`; left as it was found.
@@ -65,8 +74,9 @@ def audit(
         seed: Decides which samples.
 
     Returns:
-        Dataset over `check` with `value`, `threshold` and `verdict` ("passed", "fired" or "not
-        measured"); the attribute `verdict` sums up.
+        Dataset over `check` with `value`, `threshold`, `verdict` ("passed", "fired" or "not
+        measured"), `reason` (why it was not measured, else empty) and `meaning`; the attribute
+        `verdict` sums up.
 
     Raises:
         ValueError: If an argument does not fit.
@@ -82,7 +92,7 @@ def audit(
         if isinstance(limit, bool) or not np.isfinite(limit):
             raise ValueError(f"`{name}`: expected a finite number, got {limit!r}")
     with observing(
-        model, data, blocks, None, loss=loss, samples=n_batches * batch_size,
+        model, data, blocks, None, loss=loss, samples=AtMost(n_batches * batch_size),
         batch_size=batch_size, seed=seed, label="audit",
     ) as batches:  # fmt: skip
         means, parts = [], []
@@ -98,21 +108,32 @@ def audit(
         with np.errstate(divide="ignore", invalid="ignore"):
             found["scale"] = float(np.max(sizes[1:] / sizes[:-1]))
     found["reference"] = float(np.median(grad[-1])) / grad.shape[-1]
-    if len(means) == n_batches:
+    lack = lacking(grad.shape[-1], n_batches, batch_size)
+    if lack:
+        warnings.warn(f"stability is not measured: {lack}", stacklevel=2)
+    else:
         found["stability"] = float(pairwise_cosine(means)[(len(sizes) - 1) // 2])
     if accuracy is not None and frozen_accuracy is not None:
         found["depth"] = round(accuracy - frozen_accuracy, 12)  # 0.36 - 0.34 is two points
     verdicts = [_verdict(name, value, limits[name]) for name, value in found.items()]
+    known = {
+        "scale": "expected two blocks or more, got one" if len(sizes) == 1 else _UNDEFINED["scale"],
+        "reference": _UNDEFINED["reference"],
+        "stability": lack or _UNDEFINED["stability"],
+        "depth": "expected `accuracy` and `frozen_accuracy`, see nudging.depth_utility",
+    }
+    reasons = {name: known[name] if np.isnan(value) else "" for name, value in found.items()}
     attrs = attributes("nudging.audit", model, None, last, seed=seed, n_samples=grad.shape[-1])
     return dataset(
         {
             "value": ("check", list(found.values()), "what was measured"),
             "threshold": ("check", [float(v) for v in limits.values()], "where the check fires"),
             "verdict": ("check", verdicts, "passed, fired or not measured"),
+            "reason": ("check", list(reasons.values()), "why it was not measured"),
             "meaning": ("check", list(_CHECKS.values()), "what the check looks at"),
         },
         {"check": (list(_CHECKS), "check")},
-        attrs | {"verdict": _summary(dict(zip(_CHECKS, verdicts, strict=True)))},
+        attrs | {"verdict": _summary(dict(zip(_CHECKS, verdicts, strict=True)), reasons)},
     )
 
 
@@ -123,8 +144,8 @@ def _verdict(name: str, value: float, limit: float) -> str:
     return "fired" if fired else "passed"
 
 
-def _summary(verdicts: dict[str, str]) -> str:
+def _summary(verdicts: dict[str, str], reasons: dict[str, str]) -> str:
     fired = [name for name, verdict in verdicts.items() if verdict == "fired"]
-    missing = [name for name, verdict in verdicts.items() if verdict == "not measured"]
+    missing = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
     words = f"accuracy and alignment need a caveat: {', '.join(fired)}" if fired else "none fired"
     return f"{words}; not measured: {', '.join(missing)}" if missing else words

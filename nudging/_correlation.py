@@ -12,6 +12,7 @@ from nudging._draws import draws
 from nudging._loss import Loss
 from nudging._result import Array, attributes, dataset, joined, layers
 from nudging._saved_credit import with_credit
+from resonance import AtMost
 
 
 def correlation(
@@ -23,7 +24,7 @@ def correlation(
     epsilon: float = 1e-3,
     n_directions: int = 32,
     loss: Loss | None = None,
-    samples: int | None = 1024,
+    samples: int | None = AtMost(1024),
     batch_size: int = 256,
     seed: int = 0,
     dtype: torch.dtype | None = torch.float64,
@@ -41,7 +42,7 @@ def correlation(
         epsilon: Length of a step.
         n_directions: Random directions per sample and block.
         loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.
         seed: Decides samples and directions, which belong to the samples and not to batches.
         dtype: The precision of the copy of the model that is perturbed; None means the model

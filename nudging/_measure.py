@@ -12,6 +12,7 @@ from nudging._loss import Loss
 from nudging._nudge import check_etas, check_normalisation, nudge_batch, nudge_dataset
 from nudging._result import attributes, joined
 from nudging._saved_credit import with_credit
+from resonance import AtMost
 
 
 def measure(
@@ -26,7 +27,7 @@ def measure(
     epsilon: float = 1e-3,
     n_directions: int = 32,
     loss: Loss | None = None,
-    samples: int | None = 1024,
+    samples: int | None = AtMost(1024),
     batch_size: int = 256,
     seed: int = 0,
     dtype: torch.dtype | None = torch.float64,
@@ -47,7 +48,7 @@ def measure(
         epsilon: As of `correlation`.
         n_directions: As of `correlation`.
         loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.
         seed: Decides samples and directions.
         dtype: Measure in a copy of the model of this precision; None means the model itself.

@@ -19,6 +19,7 @@ from nudging._result import (
     standard_error,
 )
 from nudging._saved_credit import with_credit
+from resonance import AtMost
 
 _NORMALISATIONS = ("rms", "unit", "none")
 
@@ -32,7 +33,7 @@ def nudge(
     eta: float | Sequence[float] = 0.01,
     normalisation: str = "rms",
     loss: Loss | None = None,
-    samples: int | None = 1024,
+    samples: int | None = AtMost(1024),
     batch_size: int = 256,
     seed: int = 0,
     dtype: torch.dtype | None = None,
@@ -56,7 +57,7 @@ def nudge(
         normalisation: What the credit of a sample is divided by: `"rms"` its root mean square over
             features, `"unit"` its norm, or `"none"`.
         loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
-        samples: How many samples to draw; None takes all.
+        samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.
         seed: Decides which samples.
         dtype: Measure in a copy of the model of this precision; in its own by default, where

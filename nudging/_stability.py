@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from nudging._batches import check_whole, observing
 from nudging._loss import Loss
 from nudging._result import Array, attributes, dataset, layers
+from resonance import AtMost
 
 
 def stability(
@@ -38,7 +40,7 @@ def stability(
 
     Returns:
         Dataset with `stability (layer)`, NaN where a batch has no gradient or there are fewer full
-        batches than asked for.
+        batches than asked for; the attribute `invalid` says if so.
 
     Raises:
         ValueError: If an argument does not fit.
@@ -47,23 +49,37 @@ def stability(
     check_whole("n_batches", n_batches, 2)
     check_whole("batch_size", batch_size, 1)
     with observing(
-        model, data, blocks, None, loss=loss, samples=n_batches * batch_size,
+        model, data, blocks, None, loss=loss, samples=AtMost(n_batches * batch_size),
         batch_size=batch_size, seed=seed, label="stability",
     ) as batches:  # fmt: skip
-        means = []
+        means, n_samples = [], 0
         for seen in batches:
+            n_samples += len(seen.state)
             if len(seen.state) == batch_size:
                 means.append(mean_gradients(seen.state.gradient()))
             last = seen
     names, about = layers(last)
-    complete = len(means) == n_batches
-    values = pairwise_cosine(means) if complete else np.full(len(names), np.nan)
+    lack = lacking(n_samples, n_batches, batch_size)
+    if lack:
+        warnings.warn(f"stability is NaN: {lack}", stacklevel=2)
+    values = np.full(len(names), np.nan) if lack else pairwise_cosine(means)
     text = "mean cosine of the batches' mean gradients"
     return dataset(
         {"stability": ("layer", values, text)},
         {"layer": (names, about)},
         attributes("nudging.stability", model, None, last, seed=seed, batch_size=batch_size)
-        | {"n_batches": len(means)},
+        | {"n_batches": len(means), "invalid": lack or "none"},
+    )
+
+
+def lacking(n_samples: int, n_batches: int, batch_size: int) -> str:
+    """Why there are too few full batches; nothing if there are enough."""
+    needed = n_batches * batch_size
+    if n_samples >= needed:
+        return ""
+    return (
+        f"expected {needed} samples (n_batches={n_batches} times batch_size={batch_size}), data "
+        f"has {n_samples}; give smaller ones"
     )
 
 

@@ -34,8 +34,9 @@ def attach(
 ) -> Probe:
     """Attach auxiliary branches to named layers of a model, for training only.
 
-    Every layer gets `n` bias-free linear heads on its pooled output. All but the `active` ones are
-    frozen; gradients flow through both kinds into the model. The training objective is
+    Every layer gets `n` branches: bias-free linear heads on its pooled output. *Active* ones are
+    trained; *static* ones keep the weights that they were drawn with. Gradients flow through both
+    kinds into the model. The training objective is
 
         main loss + probe.loss(y),    probe.loss = sum over layers of alpha * sum over branches.
 
@@ -56,7 +57,8 @@ def attach(
         init: `"orthogonal"`: orthonormal rows within each branch (columns where classes outnumber
             features); `"normal"`: Gaussian of the same variance; `"default"`: as `nn.Linear`; or a
             callable `(weight, generator)` that fills a weight `(class, width)` in place.
-        active: How many branches are trained: 1, 0, any number up to `n`, or `"all"`.
+        active: How many of the `n` branches of a layer are active: 1, 0, any number up to `n`, or
+            `"all"`. The rest are static.
         connected: False leaves the branches out of the loss (the capacity control).
         pool: How a layer's output becomes features. `"auto"`: the class token if there is one,
             else the mean over positions; `"cls"`, `"mean"` or `"gap"`, `"flatten"`; `"spatial"`: a

@@ -10,6 +10,7 @@ from probes._exit_losses import Exits
 from probes._exit_summary import ExitPoint
 from probes._exit_trace import Trace, name_layers, trace
 from probes._exit_weights import Weights, resolve_weights
+from probes._failed_pass import line_of, said
 from probes._pooling import Pool, resolve_pool
 from probes._sharded import check_mates
 from resonance import evaluating, preserving_rng, unwrap
@@ -110,7 +111,7 @@ def resolve_heads(
             with torch.no_grad(), evaluating(root), preserving_rng():
                 made = fitted(root, seen.hidden[name])
         except Exception as error:  # the user's modules: any failure is one of fit
-            raise ValueError(_unfit(name, seen, fitted, str(error))) from error
+            raise ValueError(_unfit(name, seen, fitted, said(error)) + line_of(error)) from None
         if head == "own":
             heads[name] = _own_head(made, seen.logits, seed + index)
         elif made.shape != seen.logits.shape:

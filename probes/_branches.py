@@ -62,8 +62,8 @@ class Branches(nn.Module):
             self.register_buffer("static", stack.to(placed))
             self.register_buffer("gram", None)
         self.register_buffer("summed", summed.to(placed))
-        trained = list(drawn)
-        self.active = nn.Parameter(torch.stack(trained).to(placed)) if trained else None
+        active = list(drawn)
+        self.active = nn.Parameter(torch.stack(active).to(placed)) if active else None
 
     @property
     def n_parameters(self) -> int:

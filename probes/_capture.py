@@ -17,7 +17,8 @@ from probes._pooling import Pool, first_tensor
 class Capture:
     """The features of the latest forward pass, one per call of a layer, or why there are none."""
 
-    state: str = "never"  # "never", "eval", "no_grad", "open" while running, "ready", "used"
+    # "detached", then "never", "eval", "no_grad", "open" while running, "ready", "used".
+    state: str = "detached"
     grad: bool = False  # whether the pass began with gradients enabled
     reentrant: bool = False  # whether a layer then ran without them
     listening: bool = False
@@ -38,6 +39,7 @@ def hook_into(
 ) -> list[RemovableHandle]:
     """Register the hooks; removing the handles leaves no trace."""
     heed_hooks()
+    capture.state = "never"
     handles = [root.register_forward_pre_hook(_Opening(capture, root), prepend=True)]
     handles.append(root.register_forward_hook(_Closing(capture, root)))
     for name, (module, pool) in points.items():

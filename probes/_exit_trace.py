@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from probes._failed_pass import failed_pass
 from probes._flop_counter import FlopCounter
 from probes._inspect import call
 from probes._likely_inputs import likely_inputs
@@ -91,10 +92,7 @@ def trace(root: nn.Module, layers: list[str], sample: Any) -> Trace:
             continue
         _check_order(found)
         return found
-    hint = "" if sample is not None else "; give an input batch as `sample`"
-    raise ValueError(
-        f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})"
-    ) from first
+    raise failed_pass(first, guessed=sample is None) from None
 
 
 def logits_of(output: Any) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probes._decodable import Decodable
+from probes._failed_pass import line_of, said
 from resonance import find_layers, unwrap
 
 
@@ -64,8 +65,8 @@ def check_reach(model: Decodable, positions: int, device: torch.device) -> None:
     except (IndexError, RuntimeError, ValueError) as error:  # the model's own words
         raise ValueError(
             f"`tokens`: the model fails at position {positions - 1}, the last of prompt and tokens "
-            f"({type(error).__name__}: {error})"
-        ) from error
+            f"({said(error)}){line_of(error)}"
+        ) from None
 
 
 def _tokens(name: str, ids: Any, vocabulary: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from probes._failed_pass import failed_pass
 from probes._likely_inputs import likely_inputs
 from probes._pooling import Pool, first_tensor, resolve_pool
 from probes._sharded import is_sharded, resharding
@@ -109,10 +110,7 @@ def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _See
                     return _forward(root, layers, candidate)
             except Exception as error:  # any model may fail in any way on a guessed input
                 first = first or error
-    hint = "" if sample is not None else "; give an input batch as `sample`"
-    raise ValueError(
-        f"`model`: a forward pass failed{hint} ({type(first).__name__}: {first})"
-    ) from first
+    raise failed_pass(first, guessed=sample is None) from None
 
 
 def _fake_forward(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _Seen:

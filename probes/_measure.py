@@ -24,7 +24,7 @@ def measure(
     """Loss and accuracy of every branch; the public `Probe.measure` says more."""
     measured = np.stack([_of_layer(branches[name], features[name], y) for name in branches], axis=1)
     settings = next(iter(branches.values())).settings
-    trained = np.arange(settings.n) >= settings.n - settings.active
+    active = np.arange(settings.n) >= settings.n - settings.active
     dims = ("layer", "branch")
     return xr.Dataset(
         {
@@ -36,7 +36,7 @@ def measure(
             "layer": ("layer", list(branches), {"long_name": "attachment point"}),
             "branch": ("branch", range(settings.n), {"long_name": "branch"}),
             "width": ("layer", [b.width for b in branches.values()], {"long_name": "features"}),
-            "trained": ("branch", trained, {"long_name": "whether the branch is trained"}),
+            "trained": ("branch", active, {"long_name": "whether the branch is active"}),
             "step": ((), step, {"long_name": "losses made before"}),
         },
         attrs=provenance(

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 _RARE = 0.01  # of the tokens
 _WANTED = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
@@ -20,8 +21,8 @@ def plot_reliability(
 
     On the diagonal confidence is the frequency; below it the exit is too sure of itself. Bars are
     standard errors, the area of a dot is the share of tokens; bins with less than 1 % of them are
-    pale and not joined to the curve. The legend has the expected calibration error and the area
-    under the ROC curve.
+    pale and not joined to the curve. The legend says so, and has for each layer the expected
+    calibration error (ECE) and the area under the ROC curve (AUROC).
 
     Args:
         reliability: Made by `exit_reliability` or `exits`. A dimension `seed` is averaged over.
@@ -48,10 +49,13 @@ def plot_reliability(
             raise ValueError(f"`{name}`: expected one of {', '.join(known)}, got {value!r}")
     part = reliability[list(_WANTED)].sel(measure=measure, event=event)
     part = part.mean("seed") if "seed" in part.dims else part
+    place: dict[str, Any] = {"loc": "best"}
     if ax is None:
         import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
 
-        _, ax = plt.subplots(figsize=(5.2, 4.8), layout="constrained")
+        _, ax = plt.subplots(figsize=(5.2, 6.2), layout="constrained")
+        # Below, so that it hides nothing; beside other axes there may be no room.
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "frameon": False}
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="confidence is frequency")
     for i, layer in enumerate(part["layer"].values):
         row = part.sel(layer=layer)
@@ -65,12 +69,24 @@ def plot_reliability(
             ax.errorbar(x, shown, row["frequency_se"].values, **look | faint)
         ax.scatter(x, y, 300 * np.nan_to_num(share), color=look["color"], alpha=0.4)
     ax.set(
-        xlabel=f"{measure}, mean of a bin",
-        ylabel=f"share of tokens: {event}",
+        xlabel=f"confidence ({measure}), mean of a bin",
+        ylabel=f"share of the bin's tokens: {event}",
         xlim=(-0.02, 1.02),
         ylim=(-0.02, 1.02),
         aspect="equal",
     )
     ax.grid(alpha=0.3)
-    ax.legend(fontsize="small", loc="upper left")
+    handles, _ = ax.get_legend_handles_labels()
+    ax.legend(handles=[*handles, *_in_grey()], fontsize="small", **place)
     return ax
+
+
+def _in_grey() -> list[Line2D]:
+    """What the marks of all colours mean, for the legend."""
+    look: dict[str, Any] = {"color": "0.4", "linestyle": ""}
+    rare = f"pale: a bin with less than {_RARE:.0%} of all tokens"
+    return [
+        Line2D([], [], marker="|", markersize=10, label="bar: standard error", **look),
+        Line2D([], [], marker="o", alpha=0.4, label="area of a dot: share of all tokens", **look),
+        Line2D([], [], marker=".", alpha=0.25, label=rare, **look),
+    ]

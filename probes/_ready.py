@@ -14,8 +14,11 @@ _COMPILED = (
 )
 
 _REASONS = {
-    "never": "no forward pass was captured: call the attached model as model(x), not a method of "
-    f"it, in train mode; {_COMPILED}",
+    "detached": "expected an attached model, but this is detached (by detach(), by the end of its "
+    "`with` block, or as a copy): attach anew, or call reattach(model), then model(x)",
+    "never": "expected a forward pass of the attached model first, but no forward pass was seen: "
+    "call model(x) in train mode, the model itself and not a method such as model.forward(x). If "
+    f"that was done: {_COMPILED}",
     "eval": "the latest forward pass ran in eval mode, where a probe is gone: call model.train(), "
     "or run the pass inside `with probe.listening():`",
     "no_grad": "the latest forward pass ran without gradients: enable them, or run the pass inside "

@@ -18,9 +18,19 @@ Batch: TypeAlias = tuple[Any, Any]
 Batches: TypeAlias = list[Batch]
 
 
+class AtMost(int):
+    """A number of samples that data may fall short of without a warning, as defaults are.
+
+    Examples:
+        >>> (batch,) = take((torch.ones(3, 1), torch.ones(3)), samples=AtMost(500))
+        >>> len(batch[0])
+        3
+    """
+
+
 def take(
     data: Any,
-    samples: int | None = 500,
+    samples: int | None = AtMost(500),
     seed: int = 0,
     *,
     model: nn.Module | None = None,
@@ -36,7 +46,8 @@ def take(
     Args:
         data: `(x, y)` tensors, a Dataset or DataLoader of pairs `(input, target)`, or a list of
             such batches. Inputs and targets may be nested (dicts, tuples) with the samples first.
-        samples: How many to draw; None takes all. If there are fewer, all are used, with a warning.
+        samples: How many to draw; None takes all. If there are fewer, all are used, with a warning
+            unless the number is the default or another `AtMost`.
         seed: Decides which.
         model: Batches are put where its parameters are.
         batch_size: Samples in a batch; the last may have fewer.
@@ -62,7 +73,7 @@ def take(
         torch.manual_seed(seed)
         inputs, targets = _join(_draw(data, samples, seed, batch_size), samples)
     count = len(tree_leaves(inputs)[0])
-    if samples is not None and count < samples:
+    if samples is not None and count < samples and not isinstance(samples, AtMost):
         warnings.warn(
             f"`samples`: up to {samples} are drawn, data has {count}: all used", stacklevel=3
         )

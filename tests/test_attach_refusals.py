@@ -1,5 +1,7 @@
 """What `probes.attach` and a probe refuse, in which words, and that nothing has changed then."""
 
+import traceback
+
 import pytest
 import timm
 import torch
@@ -86,6 +88,41 @@ def test_bad_input_is_refused_before_anything_changes(case):
     with pytest.raises(ValueError, match=message):
         probes.attach(model, **settings)
     assert snapshot(model) == before
+
+
+class Wrong(nn.Module):
+    """Fails in its own forward, two calls deep."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.two(self.fold(self.one(x)))
+
+    def fold(self, h):
+        return h.reshape(7, -1)
+
+
+@pytest.mark.parametrize("attach", [probes.attach, probes.attach_exits])
+@pytest.mark.parametrize("sample", [torch.zeros(5, 4), None])
+def test_a_failed_dry_run_is_one_error_that_names_the_line(attach, sample):
+    with pytest.raises(ValueError, match=r"RuntimeError: shape '\[7, -1\]' is invalid") as caught:
+        attach(Wrong(), ["one", "two"], sample=sample)
+    told = "".join(traceback.format_exception(caught.value))
+    assert told.count("Traceback") == 1
+    assert f'File "{__file__}"' in str(caught.value)
+    assert "in fold\n    return h.reshape(7, -1)" in str(caught.value)
+    assert ("give an input batch as `sample`" in told) == (sample is None)
+    assert isinstance(caught.value.__context__, RuntimeError)  # for a debugger
+
+
+def test_a_head_that_fails_is_one_error_that_names_the_line():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="RuntimeError: shape") as caught:
+        probes.attach_exits(model, ["0", "1"], head=Wrong().fold, sample=torch.zeros(5, 4))
+    assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1
+    assert "in fold" in str(caught.value)
 
 
 def test_models_that_cannot_be_probed_are_refused():

@@ -21,11 +21,13 @@ def test_stability_is_the_mean_pairwise_cosine_of_batch_gradients():
 
 
 def test_too_few_batches_have_no_stability():
-    with pytest.warns(UserWarning, match="up to 16 are drawn, data has 14"):
+    with pytest.warns(UserWarning, match=r"stability is NaN: expected 16 samples .* data has 14"):
         found = nudging.stability(
             linear_network(), linear_data(14), "*", loss=half_square, n_batches=4, batch_size=4
         )
     assert found["stability"].isnull().all()
+    why = "expected 16 samples (n_batches=4 times batch_size=4), data has 14; give smaller ones"
+    assert found.attrs["invalid"] == why
 
 
 @pytest.mark.parametrize(
@@ -112,13 +114,22 @@ def test_audit_has_the_numbers_of_the_measures():
 
 
 def test_what_was_not_measured_has_not_passed():
-    with pytest.warns(UserWarning, match="data has 20"):
+    with pytest.warns(UserWarning, match=r"stability is not measured: .* data has 20"):
         found = nudging.audit(
             nets.make(nets.ResMLP), nets.batch(20), "blocks.0", batch_size=10, accuracy=0.9
         )
     verdicts = found["verdict"].values.tolist()
     assert verdicts == ["not measured", "passed", "not measured", "not measured"]
-    assert found.attrs["verdict"] == "none fired; not measured: scale, stability, depth"
+    reasons = {
+        "scale": "expected two blocks or more, got one",
+        "reference": "",
+        "stability": "expected 80 samples (n_batches=8 times batch_size=10), data has 20; "
+        "give smaller ones",
+        "depth": "expected `accuracy` and `frozen_accuracy`, see nudging.depth_utility",
+    }
+    assert dict(zip(found["check"].values, found["reason"].values, strict=True)) == reasons
+    missing = ", ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason)
+    assert found.attrs["verdict"] == f"none fired; not measured: {missing}"
 
 
 def test_a_diverged_network_has_not_passed():
@@ -126,3 +137,4 @@ def test_a_diverged_network_has_not_passed():
     model.blocks[2].second.weight.data.fill_(float("nan"))
     found = nudging.audit(model, nets.batch(80), ["embed", "blocks.*"], batch_size=10)
     assert found["verdict"].values.tolist()[:3] == ["not measured"] * 3
+    assert ["not finite" in reason for reason in found["reason"].values] == [True] * 3 + [False]

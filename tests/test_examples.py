@@ -1,6 +1,7 @@
 """Every example runs, tiny, and leaves its result and its figure."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def test_example_runs(name, tmp_path, cache, capsys, monkeypatch):
         return
     record = json.loads(output.with_suffix(".json").read_text())
     assert record["rows"]
+    assert not re.search(r"\b1 [a-z]+s\b", record["budget"])  # one of a thing is not plural
     assert all((output.parent / name).is_file() for name in record["figures"])
     assert output.with_suffix(".pdf").stat().st_size > 1000
     assert [cell.strip() for cell in printed[-2 - len(record["rows"])].split("|")][1:4] == [
@@ -89,6 +91,16 @@ def test_data_that_are_not_there_are_said(name, tmp_path, monkeypatch):
     main = runpy.run_path(str(EXAMPLES / name))["main"]
     with pytest.raises(FileNotFoundError, match=r"expected an \.npz"):
         main(["--data", "nothing.npz"])
+
+
+def test_table_4_agrees_within_the_published_deviation_and_says_so():
+    script = runpy.run_path(str(EXAMPLES / "table4_initial_norm.py"))
+    zeros = xr.zeros_like(xr.DataArray([1, 20, 300], dims="n", coords={"n": [1, 20, 300]}))
+    rows = script["rows_of"]("vit6", xr.Dataset({"change_backbone": zeros, "reduction": zeros - 3}))
+    deviations = [deviation for _, deviation in script["PUBLISHED"]["vit6"]]
+    for row, deviation in zip(rows, deviations, strict=True):
+        assert row.note.startswith(f"tolerance +- {deviation}, as published; ")
+    assert [row.verdict for row in rows] == ["agrees", "disagrees", "disagrees"]
 
 
 def test_quickstart_learns_and_records_every_branch(tmp_path):

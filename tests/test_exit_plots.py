@@ -99,6 +99,10 @@ def test_reliability_shows_frequencies_with_their_errors():
         np.testing.assert_allclose(rare[0].get_ydata(), row["frequency"].where(~common))
         assert rare[0].get_alpha() < 0.5
         assert f"ECE {float(row['ece']):.3f}" in curve.get_label()
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert [words.split(":")[0] for words in legend[-3:]] == ["bar", "area of a dot", "pale"]
+    assert ax.get_xlabel() == "confidence (margin), mean of a bin"
+    assert ax.get_ylabel() == "share of the bin's tokens: agrees"
     for settings, words in (
         ({"event": "luck"}, "`event`: expected one of correct, agrees, as good, got 'luck'"),
         ({"measure": "luck"}, "`measure`: expected one of max softmax"),

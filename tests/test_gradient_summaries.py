@@ -106,11 +106,26 @@ def test_summarise_by_layer_and_of_nothing():
     trace = xr.Dataset({"cosine": cosine}, {"step": [0, 1], "layer": ["a", "b"]})
     found = gradients.summarise(trace, "cosine")
     assert found["verdict"].values.tolist() == ["synergy", "conflict"]
-    with pytest.raises(ValueError, match="`trace`: expected 'cosine_total' over at least one"):
+    told = r"`variable`: expected one over `step` \(cosine\), got 'cosine_total'"
+    with pytest.raises(ValueError, match=told):
         gradients.summarise(trace)
     for setting in ({"margin": -1}, {"share": 3}, {"share": "most"}):
         with pytest.raises(ValueError, match="expected a number from 0 to 1"):
             gradients.summarise(trace, "cosine", **setting)
+
+
+@pytest.mark.parametrize("verb", [gradients.summarise, gradients.plot_trace, gradients.plot_layers])
+def test_a_trace_without_a_step_says_how_to_record_one(verb):
+    model = make_network()
+    trace = gradients.Trace(model)
+    told = r"expected at least one recorded step, got none; train with trace\.backward"
+    with pytest.raises(ValueError, match=told):
+        verb(trace.to_dataset())
+    trace.backward(*two_losses(model, *make_batch()), update=False)  # amid an update
+    with pytest.raises(ValueError, match="update=True"):
+        verb(trace.to_dataset())
+    with pytest.raises(TypeError, match=r"got Trace; give its to_dataset\(\)"):
+        verb(trace)
 
 
 def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():

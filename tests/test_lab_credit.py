@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 import nudging
 from lab.augment import augmented
-from lab.credit_run import Case, order, run
+from lab.credit_run import Case, run
+from lab.credit_table import order, order_row
 from lab.data import Images, digits
 from lab.local_objective import end_to_end, forward, local
 from lab.local_training import Recipe, train
@@ -174,3 +175,12 @@ def _first_ten():
 def test_methods_within_three_percent_are_equal():
     assert order({"SB+pen": 0.453, "CB+pen": 0.360, "DFA+pen": 0.361}) == "SB > CB = DFA"
     assert order({"SB+pen": 0.322, "CB+pen": 0.679, "DFA+pen": -0.1}) == "CB > SB > DFA"
+
+
+def test_orders_are_judged_at_the_scale_of_the_paper_and_nudges_by_how_far_they_fall():
+    published, here = {"SB": -3.0, "CB": -1.0}, {"SB": -2.0, "CB": 1.0}
+    row = order_row("deep_change", published, here, "paper")
+    assert (row.published, row.here, row.verdict) == ("SB > CB", "SB > CB", "agrees")
+    row = order_row("deep_cosine", published, {"SB": 1.0, "CB": -1.0}, "paper")
+    assert (row.published, row.here, row.verdict) == ("CB > SB", "SB > CB", "disagrees")
+    assert order_row("deep_cosine", published, here, "cpu").verdict == "not comparable"

@@ -76,6 +76,16 @@ def test_verdicts(published, here, settings, verdict):
     assert compare("x", published, here, **settings).verdict == verdict
 
 
+def test_a_row_says_which_tolerance_decided():
+    settings = {"scale": "paper", "note": "so it is"}
+    within = compare("x", 1.0, 1.2, tolerance=0.5, origin="as published", **settings)
+    assert within.note == "tolerance +- 0.5, as published; so it is"
+    assert compare("x", 1.0, 1.2, tolerance=0.5, **settings).note == "tolerance +- 0.5; so it is"
+    assert compare("x", 1.0, 1.2, **settings).note == "so it is"  # by its sign
+    undecided = compare("x", 1.0, 1.2, scale="cpu", tolerance=0.5)
+    assert undecided.note == "same sign"
+
+
 def test_bad_input(capsys):
     with pytest.raises(ValueError, match="`verdict`: expected one of"):
         Row("x", 1, 2, "perhaps")

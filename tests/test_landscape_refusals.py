@@ -111,8 +111,9 @@ def test_bad_input_is_told_clearly_before_any_work(change, error, told):
 def test_more_samples_than_there_are_says_so_and_uses_all():
     model, data = make()
     with pytest.warns(UserWarning, match="`samples`: up to 500 are drawn, data has 12: all used"):
-        surface = landscape.grid(model, data, size=3)
+        surface = landscape.grid(model, data, samples=500, size=3)
     assert surface.attrs["n_samples"] == 12
+    assert surface.identical(landscape.grid(model, data, size=3))  # without a warning
 
 
 @pytest.mark.parametrize("span", [3, "ab", (0.0, float("nan")), (1.0, 0.0), (0.0, 1.0, 2.0)])

@@ -92,15 +92,26 @@ def test_results_fit_and_show_everything(results, show):
     page = show(results)
     assert page.evaluate(FITS)
     assert page.title() == "Published and measured"
-    pictures = page.locator("img")
-    assert pictures.count() == 3
+    boxes = page.locator("figure .picture")
+    assert boxes.count() == 3
     for i in range(3):
-        natural, left, right, wide = pictures.nth(i).evaluate(
-            """image => [image.naturalWidth, image.getBoundingClientRect().left,
-                image.getBoundingClientRect().right, document.documentElement.clientWidth]"""
+        box = boxes.nth(i)
+        natural, high, shown, left, right, wide = box.evaluate(
+            """box => [box.firstChild.naturalWidth, box.firstChild.naturalHeight,
+                box.firstChild.clientWidth, box.getBoundingClientRect().left,
+                box.getBoundingClientRect().right, document.documentElement.clientWidth]"""
         )
-        assert natural > 0
         assert 0 <= left < right <= wide
+        assert natural / 2 <= shown <= natural  # so that letters can be read
+        assert natural > 2 * high or shown <= right - left
+        # Both ends come into view.
+        box.evaluate("box => { box.scrollLeft = box.scrollWidth }")
+        assert box.evaluate("box => box.firstChild.getBoundingClientRect().right") <= right + 1
+        hint = box.locator("xpath=following-sibling::figcaption")
+        assert hint.count() == (natural > 2 * high)
+        if hint.count():
+            assert hint.is_visible() == (page.viewport_size["width"] < 640)
+    assert page.evaluate(FITS)
     for text in ("agrees", "disagrees", "not comparable at this budget"):
         assert page.locator("td", has_text=text).last.is_visible()
     for heading in page.locator("h1, h2").all():

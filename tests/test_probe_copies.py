@@ -79,10 +79,12 @@ def test_rows_15_to_17_a_copied_probe_is_detached_and_can_be_reattached(duplicat
     other = duplicate(probe)
     assert probe.attached
     assert not other.attached
-    with pytest.raises(RuntimeError, match="no forward pass"):
+    with pytest.raises(RuntimeError, match=r"this is detached .* or call reattach\(model\)"):
         other.loss(y)
     twin = copy.deepcopy(model)
     other.reattach(twin)
+    with pytest.raises(RuntimeError, match=r"no forward pass was seen: call model\(x\)"):
+        other.loss(y)
     twin(x)
     assert torch.equal(other.loss(y), probe.loss(y))
 

@@ -43,6 +43,26 @@ def test_every_branch_is_measured(method, targets):
     assert found["trained"].values.tolist() == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("settings", "before", "after"),
+    [
+        ({"active": 0}, (0, 1e-12), (0, 1e-12)),
+        ({"active": 1}, (0, 1e-12), (0.1, 10)),
+        ({"active": 0, "init": "normal"}, (0.1, 10), (0.1, 10)),
+    ],
+)
+def test_orthogonality_is_lost_only_by_training_active_branches(settings, before, after):
+    model, x, y, probe = make(**settings)
+    optimizer = torch.optim.SGD([*model.parameters(), *probe.parameters()], lr=1.0)
+    for low, high in (before, after):
+        model(x)
+        assert low <= probe.measure(y).attrs["orthogonality_error"] <= high
+        for _ in range(20):
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) + probe.loss(y)).backward()
+            optimizer.step()
+
+
 @pytest.mark.parametrize("loss", ["ce", F.cross_entropy])
 def test_other_losses_are_measured(loss):
     model, x, y, probe = make(loss=loss)

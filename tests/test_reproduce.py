@@ -2,6 +2,7 @@
 
 import base64
 import html.parser
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.catalogue import find_scripts, question, reproduced
+from lab.page import write_page
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GOOD = '''"""Does <b> & "this" work? (table {number})"""
@@ -109,6 +111,7 @@ def test_the_page_says_all(folder):
     page = Page((folder / "results" / "index.html").read_text())
     counts = "6 quantities; agrees: 2, disagrees: 2, not comparable at this budget: 2"
     assert f"{counts}; scripts that failed: 1." in page.text
+    assert "in table 4 it is the published +-" in page.text
     assert "budget: 2 > 1 epochs" in page.text
     assert "a < b" in page.text
     assert "so & so" in page.text
@@ -130,6 +133,51 @@ def test_resume_runs_only_what_has_no_result(folder):
     assert "[1/3] table1_good: done" in done.stdout
     assert "[2/3] table2_bad: there already" in done.stdout
     assert "This script failed" not in Page((folder / "results" / "index.html").read_text()).text
+
+
+def test_what_cannot_be_read_is_made_again(folder):
+    table = folder / "results" / "table1_good.json"
+    table.write_text(table.read_text()[:40])
+    done = reproduce(folder, "--seeds", "3", "--resume", "--only", "table1", "table10")
+    assert done.returncode == 0, done.stderr
+    assert "[1/2] table1_good: done" in done.stdout
+    assert "[2/2] table10_good: there already" in done.stdout
+    assert "cannot be read" not in (folder / "results" / "index.html").read_text()
+
+
+ROW = {"quantity": "a", "published": 1, "here": 2, "verdict": "agrees", "note": ""}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b'{"budget": "one <run',
+        b"\xff\xfe\x00",
+        b"[]",
+        b"{}",
+        json.dumps({"budget": "x", "figures": [], "rows": [ROW | {"verdict": "so"}]}).encode(),
+        json.dumps({"budget": "x", "figures": [], "rows": [ROW | {"here": [2]}]}).encode(),
+        json.dumps({"budget": "x", "figures": [], "rows": [{"quantity": "a"}]}).encode(),
+        json.dumps({"budget": "x", "figures": [], "rows": [1]}).encode(),
+        json.dumps({"budget": 3, "figures": [], "rows": []}).encode(),
+        json.dumps({"budget": "x", "figures": [1], "rows": []}).encode(),
+    ],
+)
+def test_a_damaged_table_is_reported_and_the_others_are_shown(tmp_path, damage):
+    whole = {"budget": "well spent", "figures": [], "rows": [ROW]}
+    (tmp_path / "table1_x.json").write_text(json.dumps(whole))
+    (tmp_path / "table2_x.json").write_bytes(damage)
+    (tmp_path / "table3_x.log").write_bytes(b"died of \xff")
+    titles = {"table1_x": "One?", "table2_x": "Two?", "table3_x": "Three?", "table4_x": "Four?"}
+    assert write_page(tmp_path, titles, ["table3_x"]) == ["table2_x"]
+    page = Page((tmp_path / "index.html").read_text())
+    assert page.open == []
+    assert page.ids == list(titles)
+    assert "scripts that failed: 1; results that cannot be read: 1." in page.text
+    assert "This result cannot be read: table2_x.json is damaged" in page.text
+    for shown in ("budget: well spent", "died of", "No result yet."):
+        assert shown in page.text
 
 
 def test_choosing():

@@ -1,3 +1,4 @@
+import inspect
 import random
 
 import numpy as np
@@ -14,7 +15,11 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from resonance import device_of, take
+import gradients
+import landscape
+import nudging
+import probes
+from resonance import AtMost, device_of, take
 
 X, Y = torch.arange(20.0)[:, None], torch.arange(20)
 
@@ -116,7 +121,21 @@ def test_batches_go_where_the_model_is():
 
 def test_too_many_samples_are_said_and_all_are_used():
     with pytest.warns(UserWarning, match="up to 500 are drawn, data has 20: all used"):
-        assert len(joined(take((X, Y)))) == 20
+        assert len(joined(take((X, Y), 500))) == 20
+
+
+def test_a_default_is_not_said():
+    assert len(joined(take((X, Y)))) == len(joined(take((X, Y), AtMost(21)))) == 20
+    assert len(joined(take((X, Y), AtMost(19)))) == 19
+
+
+@pytest.mark.parametrize("package", [gradients, landscape, nudging, probes])
+def test_no_verb_warns_of_a_number_that_nobody_gave(package):
+    verbs = filter(callable, (getattr(package, name) for name in package.__all__))
+    parameters = [inspect.signature(verb).parameters for verb in verbs]
+    defaults = [named["samples"].default for named in parameters if "samples" in named]
+    assert defaults
+    assert all(default is None or isinstance(default, AtMost) for default in defaults)
 
 
 @pytest.mark.parametrize(

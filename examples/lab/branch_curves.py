@@ -49,8 +49,8 @@ def draw(result: xr.Dataset) -> Figure:
     result["loss"].plot.line(x="epoch", ax=axes[0], marker="o", markersize=3)
     result["accuracy"].plot.line(x="epoch", ax=axes[1], marker="o", markersize=3)
     last = result["branch_loss"].isel(epoch=-1, kind=-1)
-    trained = last["trained"].astype(bool)
-    for mask, label, style in ((~trained, "static", "C7."), (trained, "active", "C1o")):
+    active = last["trained"].astype(bool)
+    for mask, label, style in ((~active, "static", "C7."), (active, "active", "C1o")):
         for i, values in enumerate(last.where(mask, drop=True)):
             axes[2].plot([i] * values.size, values, style, label=label if i == 0 else None)
     axes[2].set(title="branches after the last epoch", xlabel="block", ylabel="mean test loss")

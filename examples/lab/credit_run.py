@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -56,6 +56,29 @@ def run(case: Case, *, cache: Path) -> xr.Dataset:
     return found
 
 
+def gauge(
+    images: Images, seed: int, recipe: Recipe, credits: Mapping[str, Any], *, epochs: int
+) -> dict[str, xr.Dataset]:
+    """Train by backprop, then measure every credit on the features of that network.
+
+    Args:
+        images: To train on, and to measure on.
+        seed: Of network and credits.
+        recipe: How the network is trained.
+        credits: By name, what makes a credit of a seed.
+        epochs: Of fitting, for credits that learn.
+    """
+    model = train("BP", images, seed=seed, recipe=recipe).model
+    seen, test = (images.x_train, images.y_train), (images.x_test[:1024], images.y_test[:1024])
+    found = {}
+    for name, make in credits.items():
+        credit = make(seed=seed)
+        if hasattr(credit, "fit"):
+            credit.fit(model, seen, LAYERS, epochs=epochs, batch_size=recipe.batch_size, seed=seed)
+        found[name] = nudging.measure(model, test, credit, LAYERS, eta=0.003, samples=None)
+    return found
+
+
 def joined(runs: Sequence[xr.Dataset], methods: Sequence[str], seeds: Sequence[int]) -> xr.Dataset:
     """Runs, seed by seed for each method, as one Dataset; the feedback stays with its own run."""
     plain = [r.drop_vars([v for v in r.variables if str(v).startswith("credit.")]) for r in runs]
@@ -66,21 +89,6 @@ def joined(runs: Sequence[xr.Dataset], methods: Sequence[str], seeds: Sequence[i
         for i in range(0, len(plain), len(seeds))
     ]
     return xr.concat(pieces, label, combine_attrs="drop_conflicts")
-
-
-def order(values: Mapping[str, float]) -> str:
-    """Methods by size, the largest first; those within 3 percent of the next are equal.
-
-    Examples:
-        >>> order({"SB": 0.45, "CB": 0.359, "DFA": 0.36})
-        'SB > CB = DFA'
-    """
-    names = sorted(values, key=values.__getitem__, reverse=True)
-    groups = [[names[0]]]
-    for one, other in pairwise(names):
-        alike = abs(values[one] - values[other]) <= 0.03 * abs(values[one])
-        groups[-1].append(other) if alike else groups.append([other])
-    return " > ".join(" = ".join(sorted(group)) for group in groups).replace("+pen", "")
 
 
 def key_of(case: Case, images: Images) -> str:

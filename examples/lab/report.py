@@ -2,8 +2,8 @@
 
 A verdict is given only where the budget allows one: at `--scale paper`, or for quantities that no
 training budget changes (parameter counts, dilution factors). There a row agrees if the measured
-value is within the stated tolerance of the published one or, where no tolerance is stated, has its
-sign. Everything else is "not comparable", with a note whether the sign is the same.
+value is within the tolerance that its note states or, where it states none, has the published sign.
+Everything else is "not comparable", with a note whether the sign is the same.
 """
 
 import argparse
@@ -46,6 +46,7 @@ def compare(
     *,
     scale: str,
     tolerance: float | None = None,
+    origin: str = "",
     budget_free: bool = False,
     signed: bool = True,
     note: str = "",
@@ -58,6 +59,7 @@ def compare(
         here: Ours; NaN (a diverged run, say) is never comparable.
         scale: One of `SCALES`.
         tolerance: Largest difference that agrees; None compares signs.
+        origin: Where the tolerance comes from, in words.
         budget_free: Whether no training budget changes the quantity.
         signed: Whether the sign means anything; if not, a tolerance is needed for a verdict.
         note: Further words.
@@ -67,6 +69,8 @@ def compare(
         'agrees'
         >>> compare("gain", 9.2, -3.0, scale="smoke").note
         'other sign'
+        >>> compare("gain", 9.2, 8.9, scale="paper", tolerance=0.5, origin="as published").note
+        'tolerance +- 0.5, as published'
     """
     same_sign = math.copysign(1, published) == math.copysign(1, here)
     comparable = (scale == "paper" or budget_free) and (signed or tolerance is not None)
@@ -75,6 +79,8 @@ def compare(
         sign = sign if math.isfinite(here) else "undefined here"
         return Row(quantity, published, here, note="; ".join(filter(None, [sign, note])))
     agrees = same_sign if tolerance is None else abs(published - here) <= tolerance
+    bound = "" if tolerance is None else ", ".join(filter(None, [f"+- {tolerance:g}", origin]))
+    note = "; ".join(filter(None, [bound and f"tolerance {bound}", note]))
     return Row(quantity, published, here, "agrees" if agrees else "disagrees", note)
 
 

@@ -96,7 +96,17 @@ def budget_of(recipes: Sequence[Recipe], n_seeds: int) -> str:
     if len(words) > 1:
         words = [f"{'/'.join(names)} {text}" for text, names in spent.items()]
     data = "/".join(dict.fromkeys(Path(recipe.data).stem for recipe in recipes))
-    return f"{data}, {', '.join(words)}, {n_seeds} seed{'s' if n_seeds > 1 else ''}"
+    return f"{data}, {', '.join(words)}, {counted(n_seeds, 'seed')}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words.
+
+    Examples:
+        >>> counted(1, "seed"), counted(3, "epoch")
+        ('1 seed', '3 epochs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _in_words(recipes: Sequence[Recipe]) -> str:
@@ -104,4 +114,4 @@ def _in_words(recipes: Sequence[Recipe]) -> str:
     least, most = (str(k or "all") for k in (counts[0], counts[-1]))
     images = least if least == most else f"{least}-{most}"
     images = "all images" if images == "all" else f"{images} images/class"
-    return f"{images} x {recipes[0].epochs} epoch{'s' if recipes[0].epochs > 1 else ''}"
+    return f"{images} x {counted(recipes[0].epochs, 'epoch')}"
