@@ -63,8 +63,10 @@ def main(argv: list[str] | None = None) -> None:
         work = partial(run, cache=args.cache)
         runs = dict(spread(work, cases, executor=executor, label="networks", unit="network"))
     result = joined([runs[i] for i in range(len(cases))], args.methods, seeds)
-    audited = result.sel({"rule": [m for m in args.methods if m in AUDITED]})
-    figures = {"": nudging.plot_dissociation(audited, metrics=METRICS).figure}
+    audited = result.sel({"rule": [m for m in args.methods if m in AUDITED] or args.methods})
+    figures = {}
+    if audited.sizes["rule"] > 1:
+        figures[""] = nudging.plot_dissociation(audited, metrics=METRICS).figure
     for name, plot in {"nudge": nudging.plot_nudge, "cosine": nudging.plot_alignment}.items():
         figures[name], axes = plt.subplots(figsize=(8, 4), layout="constrained")
         plot(audited.sel(eta=0.01), ax=axes)
@@ -83,9 +85,10 @@ def table(result: xr.Dataset, scale: str) -> list[Row]:
                 own = {"tolerance": 0.02 if comparable else None, "scale": scale}
                 own |= {"signed": metric.startswith("deep")}
                 rows.append(compare(f"{method} {metric}", published, here, **own))
-    for place, metric in enumerate(METRICS):
-        here = {m: float(mean[metric].sel({"rule": m})) for m in AUDITED}
-        rows.append(order_row(metric, {m: PUBLISHED[m][place] for m in AUDITED}, here, scale))
+    audited = [m for m in AUDITED if m in result["rule"]]
+    for place, metric in enumerate(METRICS if len(audited) > 1 else ()):
+        here = {m: float(mean[metric].sel({"rule": m})) for m in audited}
+        rows.append(order_row(metric, {m: PUBLISHED[m][place] for m in audited}, here, scale))
     return rows
 
 

@@ -93,6 +93,17 @@ def test_data_that_are_not_there_are_said(name, tmp_path, monkeypatch):
         main(["--data", "nothing.npz"])
 
 
+@pytest.mark.parametrize("methods", [["SB+pen"], ["BP", "frozen"], ["SB+pen", "DFA+pen"]])
+def test_the_credit_audit_of_some_methods(methods, tmp_path, cache, capsys):
+    main = runpy.run_path(str(EXAMPLES / "credit_audit.py"))["main"]
+    options = ["--cache", str(cache), "--output", str(tmp_path / "audit.nc")]
+    main([*ONE, "--methods", *methods, *options])
+    printed = capsys.readouterr().out
+    assert ("order by deep_cosine" in printed) == ("DFA+pen" in methods)
+    assert (tmp_path / "audit.nudge.png").is_file()
+    assert (tmp_path / "audit.png").is_file() == (len(methods) > 1)
+
+
 def test_table_4_agrees_within_the_published_deviation_and_says_so():
     script = runpy.run_path(str(EXAMPLES / "table4_initial_norm.py"))
     zeros = xr.zeros_like(xr.DataArray([1, 20, 300], dims="n", coords={"n": [1, 20, 300]}))
