@@ -32,12 +32,13 @@ def main(argv: list[str] | None = None) -> None:
         output = args.folder / f"{name}.nc"
         options = options_of(name, args)
         if args.resume and is_there(output, options):
-            print(f"[{place}/{len(scripts)}] {name}: there already")
+            print(f"[{place}/{len(scripts)}] {name}: there already", flush=True)
             continue
         start = time.monotonic()
         good = run(path, output, options, cache=args.folder / "cache")
         state = "done" if good else f"FAILED, see {output.with_suffix('.log')}"
-        print(f"[{place}/{len(scripts)}] {name}: {state} ({time.monotonic() - start:.0f} s)")
+        spent = f"{time.monotonic() - start:.0f} s"
+        print(f"[{place}/{len(scripts)}] {name}: {state} ({spent})", flush=True)
         failed += [] if good else [name]
     damaged = write_page(args.folder, titles, failed)
     print(f"wrote {args.folder / 'index.html'}")
