@@ -39,7 +39,7 @@ def coordinates_of(
         for dim, values in labels.items()
     }
     sides = [seen.layout.keys or (np.nan, np.nan) for seen in layers]
-    per_layer = {
+    per_layer: dict[str, tuple[str, Sequence[object]]] = {
         "layer": ("attention layer", [seen.layer for seen in layers]),
         "kind": ("how the layer computes attention", [seen.kind for seen in layers]),
         "n_heads": ("number of heads", [seen.shape[1] for seen in layers]),
