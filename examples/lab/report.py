@@ -19,6 +19,8 @@ from uuid import uuid4
 import xarray as xr
 from matplotlib.figure import Figure
 
+from lab import netcdf
+
 SCALES = ("smoke", "cpu", "paper")
 VERDICTS = ("agrees", "disagrees", "not comparable")
 Value = float | str | None
@@ -144,8 +146,7 @@ def publish(
     record = {"budget": budget, "figures": pictures, "rows": [_finite(row) for row in rows]}
     text = json.dumps(record, indent=1, allow_nan=False)
     writers[output.with_suffix(".json")] = lambda path: path.write_text(text)
-    whole = result.assign_attrs(budget=budget)
-    writers[output] = lambda path: whole.to_netcdf(path, engine="h5netcdf")
+    writers[output] = netcdf.writer(result.assign_attrs(budget=budget))
     write_atomically(writers)
     print_table(rows, budget)
     print(f"wrote {output}, and {', '.join(pictures)} beside it")

@@ -1,0 +1,20 @@
+"""Writing a Dataset to a file, on a disk that may be full."""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import xarray as xr
+
+
+def writer(result: xr.Dataset) -> Callable[[Path], object]:
+    """What writes a Dataset, for `lab.report.write_atomically`."""
+
+    def write(path: Path) -> None:
+        # By way of memory: HDF5 cannot close a file for which there is no room, and h5netcdf then
+        # takes the whole process down when it is collected.
+        buffer = BytesIO()
+        result.to_netcdf(buffer, engine="h5netcdf")
+        path.write_bytes(buffer.getbuffer())
+
+    return write
