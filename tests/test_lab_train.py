@@ -151,6 +151,7 @@ def test_a_checkpoint_of_another_recipe_is_refused_and_kept(tmp_path):
     with pytest.raises(ValueError, match=r"run.pt is of another recipe: `lr` is 0.001 there, 0.1 "):
         train(replace(TINY, lr=0.1), checkpoint=path)
     assert path.read_bytes() == before
+    train(replace(TINY, milestones=[]), checkpoint=path)  # the same, as read from a file
 
 
 def test_controls_and_strengths_change_what_they_should():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,5 +64,7 @@ def restore(run: Run, path: Path) -> None:
 
 
 def _identity(recipe: Recipe) -> dict[str, Any]:
-    """The settings that decide a run: where the data lie does not."""
-    return {name: value for name, value in asdict(recipe).items() if name != "data"}
+    """The settings that decide a run: where the data lie does not, nor list or tuple."""
+    settings = {name: value for name, value in asdict(recipe).items() if name != "data"}
+    same: dict[str, Any] = json.loads(json.dumps(settings))
+    return same
