@@ -105,12 +105,19 @@ def arguments(doc: str | None, *, output: str) -> argparse.ArgumentParser:
         "digits at --scale smoke, else the paper's, by default",
     )
     parser.add_argument("--output", type=Path, default=Path(output), help="the .nc to write")
-    parser.add_argument("--seeds", type=int, help="how many seeds, from 42 on")
+    parser.add_argument("--seeds", type=at_least_one, help="how many seeds, from 42 on")
     parser.add_argument("--cache", type=Path, default=Path("results/cache"), help="finished runs")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", type=int, help="run on so many processes")
+    where.add_argument("--processes", type=at_least_one, help="run on so many processes")
     where.add_argument("--dask", metavar="ADDRESS", help="run on this Dask scheduler")
     return parser
+
+
+def at_least_one(text: str) -> int:
+    """For argparse: a whole number above zero."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def publish(
