@@ -1,6 +1,8 @@
 """Writing a Dataset to a file, on a disk that may be full."""
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
 
@@ -14,7 +16,14 @@ def writer(result: xr.Dataset) -> Callable[[Path], object]:
         # By way of memory: HDF5 cannot close a file for which there is no room, and h5netcdf then
         # takes the whole process down when it is collected.
         buffer = BytesIO()
-        result.to_netcdf(buffer, engine="h5netcdf")
+        with _without_cluster():
+            result.to_netcdf(buffer, engine="h5netcdf")
         path.write_bytes(buffer.getbuffer())
 
     return write
+
+
+def _without_cluster() -> AbstractContextManager[object]:
+    # With a client of Dask, xarray would ask its scheduler for a lock by the name of the buffer.
+    dask = sys.modules.get("dask")
+    return dask.config.set(scheduler="synchronous") if dask else nullcontext()
