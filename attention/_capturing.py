@@ -1,10 +1,11 @@
+import operator
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attention._layout import find_prefix
 from attention._read import Settings
@@ -87,7 +88,7 @@ def _settings(
     chunk: int,
 ) -> Settings:
     """Check what was asked for."""
-    rows = queries if isinstance(queries, str) else [int(index) for index in queries]
+    rows = queries if isinstance(queries, str) else _indices(queries)
     if rows not in ("cls", "mean", "all") and (isinstance(rows, str) or not rows):
         raise ValueError(f'`queries`: expected "cls", "mean", "all" or indices, got {queries!r}')
     if keys not in ("patches", "all"):
@@ -95,7 +96,8 @@ def _settings(
     check_shares(threshold=threshold, mass=mass)
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"`chunk`: expected a whole number of at least 1, got {chunk!r}")
-    if prefix is not None and (isinstance(prefix, bool) or prefix < 0):
+    number = isinstance(prefix, Integral) and not isinstance(prefix, bool)
+    if prefix is not None and (not number or prefix < 0):
         raise ValueError(f"`prefix`: expected a number of tokens or None, got {prefix!r}")
     found, has_class_token = find_prefix(model) if prefix is None else (prefix, prefix > 0)
     if rows == "cls" and not has_class_token:
@@ -105,6 +107,15 @@ def _settings(
             "tokens come before the patches"
         )
     return Settings(rows, keys, bool(maps), float(threshold), float(mass), found, chunk)
+
+
+def _indices(queries: Sequence[int]) -> list[int]:
+    """Whole numbers; none at all if anything else is among them, as in a mask of rows."""
+    rows = queries.tolist() if isinstance(queries, Tensor) else queries
+    try:
+        return [] if any(isinstance(row, bool) for row in rows) else [*map(operator.index, rows)]
+    except TypeError:
+        return []
 
 
 def check_shares(**shares: float) -> None:

@@ -58,7 +58,8 @@ def measure_seen(
     known = n_keys / n_keys
     peak = ordered[..., -1]
     # Half the time of `torch.special.entr`; a weight of zero adds zero all the same.
-    entropy = -(share * share.clamp_min(1e-38).log()).sum(-1)
+    # (Clamped to a normal number: others are zero to a processor told to flush them.)
+    entropy = -(share * share.clamp_min(torch.finfo(share.dtype).tiny).log()).sum(-1)
     squares = share.square().sum(-1)
     # Absent keys come last, with weight zero, so they add nothing, whatever their place.
     places = ordered @ torch.arange(size, 0, -1, device=share.device, dtype=share.dtype)
@@ -73,7 +74,7 @@ def measure_seen(
         "gini": ((n_keys + 1) * share.sum(-1) - 2 * places) / n_keys,
         "peak": peak * known,
         "coverage": covered / n_keys,
-        "mass_coverage": gathered.clamp(max=size) / n_keys,
+        "mass_coverage": torch.minimum(gathered, n_keys) / n_keys,
         "participation": known / squares,
         "head_similarity": _head_similarity(directions, known.nansum(-2)),
     }

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,7 +76,8 @@ def finish(readings: list[Reading], settings: Settings) -> None:
             waiting.setdefault(form, []).append(reading)
     for alike in waiting.values():
         logits = torch.stack([reading.logits for reading in alike])  # type: ignore[misc]
-        share, values = _describe(logits, alike[0].layout, alike[0].rows, settings)
+        with full_precision(logits.device):
+            share, values = _describe(logits, alike[0].layout, alike[0].rows, settings)
         array = _array(values)
         maps = _array(torch.where(_there(share), share, torch.nan)) if settings.maps else None
         for index, reading in enumerate(alike):
@@ -83,6 +85,12 @@ def finish(readings: list[Reading], settings: Settings) -> None:
             reading.values = array[:, index]
             if maps is not None:
                 reading.weights = maps[index]
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Keep autocast from our own arithmetic."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
@@ -100,14 +108,16 @@ def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) ->
     rows = [row % n_rows if known else 0 for row, known in zip(wanted, there, strict=True)]
     queries = [row % n_queries for row in rows]
     single = slice(queries[0], queries[0] + 1)
-    logits = call.logits(single if len(queries) == 1 else torch.tensor(queries))
+    device = call.device  # whatever the default one is
+    logits = call.logits(single if len(queries) == 1 else torch.tensor(queries, device=device))
     first = logits[:1, :, :1]
     if reading.windows > 1:
         logits = logits.unflatten(0, (samples, reading.windows))
-        windows = torch.tensor([row // n_queries for row in rows])
-        logits = logits[:, windows, :, torch.arange(len(rows))].movedim(0, 2)
+        windows = torch.tensor([row // n_queries for row in rows], device=device)
+        places = torch.arange(len(rows), device=device)
+        logits = logits[:, windows, :, places].movedim(0, 2)
     if not all(there):
-        absent = torch.tensor([not known for known in there], device=logits.device)
+        absent = torch.tensor([not known for known in there], device=device)
         logits = logits.masked_fill(absent[:, None], torch.nan)
     # A copy: the model may write to what it computed, and its map should go when it is done.
     reading.logits, reading.rows = logits.clone(), queries
@@ -161,8 +171,7 @@ def _describe(
     first = prefix if settings.keys == "patches" else 0
     share = logits[..., first:].softmax(-1).nan_to_num_(0)
     ordered = rising(share)
-    hidden = count_below(ordered, _HIDDEN * ordered[..., -1])
-    n_keys = torch.where(ordered[..., -1] > 0, share.size(-1) - hidden, 0)
+    n_keys = share.size(-1) - count_below(ordered, _least(ordered[..., -1]))
     values = measure_seen(share, ordered, n_keys, threshold=settings.threshold, mass=settings.mass)
     values |= {"distance": unknown, "prefix_mass": prefix_mass}
     if distances is not None:
@@ -176,8 +185,12 @@ def _describe(
 
 def _there(share: Tensor) -> Tensor:
     """Whether a key is there: not hidden by a mask, nor in a row that sees none."""
-    bound = _HIDDEN * share.amax(-1, keepdim=True)
-    return (share >= bound) & (bound > 0)
+    return share >= _least(share.amax(-1, keepdim=True))
+
+
+def _least(peak: Tensor) -> Tensor:
+    """What a key that is there has at least; above zero, where a row sees none."""
+    return (_HIDDEN * peak).clamp_min(torch.finfo(peak.dtype).tiny)
 
 
 def _array(tensor: Tensor) -> Array:

@@ -1,6 +1,5 @@
 import warnings
 from collections.abc import Callable, Collection
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, count
 from types import FrameType
@@ -14,7 +13,7 @@ from attention._assemble import assemble
 from attention._call import Call
 from attention._layout import Layout, find_layout
 from attention._locate import Place, first_input
-from attention._read import Reading, Settings, finish, read
+from attention._read import Reading, Settings, finish, full_precision, read
 from resonance import provenance
 
 
@@ -75,6 +74,8 @@ class Recording:
             return
         current = self._current_pass(call, place)
         n_groups, _, n_queries, n_keys = call.shape
+        if not current.samples:
+            raise ValueError("the input has no samples: expected one at least")
         if n_groups % current.samples:
             raise ValueError(
                 f"layer {place.layer!r} attends in {n_groups} groups, no multiple of the "
@@ -89,9 +90,12 @@ class Recording:
                 prefix=0 if n_groups != current.samples else self._settings.prefix,
                 image_sizes=None if current.sequence else self.image_sizes,
             )
-        kind = call.device.type
-        autocast = torch.is_autocast_enabled(kind)
-        with torch.autocast(kind, enabled=False) if autocast else nullcontext():
+        if self._settings.keys == "patches" and layout.prefix >= n_keys:
+            raise ValueError(
+                f"`prefix`: expected fewer tokens before the patches than the {n_keys} keys of "
+                f'layer {place.layer!r}, got {layout.prefix}; `keys="all"` leaves none out'
+            )
+        with full_precision(call.device):
             check = name not in self._errors
             reading, error = read(call, layout, current.samples, self._settings, check=check)
         if error is not None:

@@ -17,7 +17,7 @@ import nudging
 from lab.credit_run import Case, joined, run
 from lab.credit_table import order_row, spent
 from lab.local_training import Recipe
-from lab.report import Row, arguments, compare, publish
+from lab.report import Row, arguments, at_least_one, compare, publish
 from lab.scales import counted
 from lab.sweep import executing
 from resonance import spread
@@ -47,7 +47,7 @@ PUBLISHED = {
 def main(argv: list[str] | None = None) -> None:
     """Train and measure all methods over the seeds; print the table, save and draw."""
     parser = arguments(__doc__, output="results/credit_audit.nc")
-    parser.add_argument("--epochs", type=int, help="of training; the scale's by default")
+    parser.add_argument("--epochs", type=at_least_one, help="of training; the scale's by default")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     args = parser.parse_args(argv)
     per_class, changes, count = BUDGET[args.scale]

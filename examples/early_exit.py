@@ -13,7 +13,7 @@ import xarray as xr
 
 from lab import exit_study, text, text_report
 from lab.exit_figures import draw_details, draw_tradeoffs
-from lab.report import SCALES, publish
+from lab.report import SCALES, at_least_one, publish
 from lab.scales import counted
 from lab.train_text import Variant, train
 
@@ -56,8 +56,8 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--text", "--data", type=Path, help="a plain-text file (UTF-8)")
     source.add_argument("--periodic", action="store_true", help="two repeated sentences")
-    parser.add_argument("--seeds", type=int, help="how many seeds, from 42 on")
-    parser.add_argument("--epochs", type=int, help="passes over the training part")
+    parser.add_argument("--seeds", type=at_least_one, help="how many seeds, from 42 on")
+    parser.add_argument("--epochs", type=at_least_one, help="passes over the training part")
     parser.add_argument("--cache", type=Path, help="trained models; beside the output by default")
     parser.add_argument("--output", type=Path, default=Path("results/early_exit.nc"))
     return parser.parse_args(argv)

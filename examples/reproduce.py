@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab.catalogue import find_scripts, question
 from lab.page import write_page
-from lab.report import SCALES
+from lab.report import SCALES, at_least_one
 from lab.running import is_there, options_of, run
 
 
@@ -58,8 +58,11 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="table1, figure5, ...")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     parser.add_argument("--resume", action="store_true", help="skip what these options made")
-    for option, kind in (("--data", str), ("--seeds", int), ("--processes", int), ("--dask", str)):
-        parser.add_argument(option, type=kind, help="as each script has it")
+    parser.add_argument("--data", help="as each script has it, and so what follows")
+    parser.add_argument("--seeds", type=at_least_one)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--processes", type=at_least_one)
+    where.add_argument("--dask", metavar="ADDRESS")
     return parser.parse_args(argv)
 
 

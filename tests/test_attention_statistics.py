@@ -100,6 +100,8 @@ def test_keys_that_a_row_cannot_see_do_not_count():
 def test_rows_that_add_up_to_a_little_less_than_one():
     got = attention.statistics(rows([[0.5, 0.49995]]), mass=1.0)
     assert got["mass_coverage"].values.tolist() == [1.0]  # all there are
+    got = attention.statistics(rows([[0.5, 0.49995, np.nan, np.nan]]), mass=1.0)
+    assert got["mass_coverage"].values.tolist() == [1.0]
 
 
 def test_the_order_of_the_axes_does_not_matter():

@@ -119,6 +119,23 @@ def test_a_key_hidden_by_a_large_negative_number_is_absent():
     np.testing.assert_allclose(equal["normalised_entropy"], 1, rtol=1e-6)
 
 
+def test_small_numbers_may_be_flushed_to_zero():
+    """The bound of a nearly uniform row over many keys is no normal number in float32."""
+    mask = torch.zeros(4000)
+    mask[2000:] = -torch.inf
+    model, x = Masked(mask[None]), torch.zeros(1, 4000, 8)
+    supported = torch.set_flush_denormal(True)
+    try:
+        seen = attention.capture(model, x, queries=[0], maps=True)
+    finally:
+        torch.set_flush_denormal(False)
+    if not supported:
+        pytest.skip("the processor cannot")
+    np.testing.assert_allclose(seen["entropy"], np.log(2000), rtol=1e-5)
+    np.testing.assert_allclose(seen["coverage"], 1, rtol=1e-5)
+    np.testing.assert_array_equal(seen["weight"].notnull().sum("key"), 2000)
+
+
 def test_a_row_that_sees_nothing_is_unknown_and_spoils_no_mean():
     mask = torch.zeros(2, 4, 4).double()
     mask[0, 1] = -torch.inf  # of the first head

@@ -97,12 +97,12 @@ def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
 
 
 BAD = {
-    "queries": ["none", [], ""],
+    "queries": ["none", [], "", 3, [1.5], [True, False], torch.tensor([True, False])],
     "keys": ["cls"],
     "threshold": [0, 1.5, "high"],
     "mass": [0, 2],
     "chunk": [0, 1.5, True],
-    "prefix": [-1],
+    "prefix": [-1, 1.5, "1", True, 17],  # there are 16 patches, and the class token
 }
 
 
@@ -110,6 +110,11 @@ BAD = {
 def test_bad_arguments_are_named(name, value):
     with pytest.raises(ValueError, match=f"`{name}`: expected .* got"):
         attention.capture(small_vit(), torch.randn(1, 3, 32, 32), **{name: value})
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(ValueError, match="the input has no samples"):
+        attention.capture(small_vit(), torch.randn(0, 3, 32, 32))
 
 
 def test_a_model_without_class_token_says_what_else_to_ask_for():

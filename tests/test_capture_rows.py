@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from attention_models import build
 from small_vit import small_vit
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,6 +37,15 @@ def test_rows_asked_for_are_those_of_the_whole_map():
         np.testing.assert_allclose(some[name].isel(query=1), rows.isel(query=-1), atol=1e-12)
         assert some[name].isel(query=2).isnull().all()
         np.testing.assert_allclose(mean[name], rows.mean("query"), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["timm vit", "timm swin"])
+def test_the_default_device_decides_nothing(name):
+    model, x, _ = build(name)
+    expected = attention.capture(model, x, queries=[0, 3, 9999], maps=True)
+    with torch.device("meta"):
+        found = attention.capture(model, x, queries=[0, 3, 9999], maps=True)
+    xr.testing.assert_identical(found, expected)
 
 
 def test_rows_of_windows_are_counted_through_all_windows():

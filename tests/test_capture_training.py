@@ -47,6 +47,16 @@ def test_low_precision_gives_rows_in_full_precision(dtype):
         np.testing.assert_allclose(rough, exact, atol=0.05)
 
 
+@pytest.mark.parametrize("queries", ["cls", "all"])
+def test_statistics_are_in_full_precision_under_autocast(queries):
+    model, x = small_vit(), torch.randn(2, 3, 32, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        seen = attention.capture(model, x, queries=queries, maps=True)
+    exact = attention.statistics(seen)  # of the same weights, in float64
+    for name in set(exact.data_vars) - {"distance"}:
+        np.testing.assert_allclose(seen[name], exact[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_compiled_model_runs_uncompiled_once_and_is_not_compiled_again():
     compiled = []
 

@@ -104,6 +104,24 @@ def test_the_credit_audit_of_some_methods(methods, tmp_path, cache, capsys):
     assert (tmp_path / "audit.png").is_file() == (len(methods) > 1)
 
 
+@pytest.mark.parametrize("name", ["reproduce.py", *sorted(set(TINY) - {"quickstart.py"})])
+@pytest.mark.parametrize("seeds", ["0", "-1", "two"])
+def test_no_seeds_are_refused(name, seeds, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main = runpy.run_path(str(EXAMPLES / name))["main"]
+    with pytest.raises(SystemExit):
+        main(["--seeds", seeds])
+    assert "--seeds: expected a whole number of at least 1, got" in capsys.readouterr().err
+
+
+def test_seeds_beyond_the_published_ones_are_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = runpy.run_path(str(EXAMPLES / "credit_gate.py"))
+    script["main"](["--seeds", "4", "--output", str(tmp_path / "gate.nc")])
+    with xr.open_dataset(tmp_path / "gate.nc", engine="h5netcdf") as result:
+        assert result["seed"].values.tolist() == [42, 123, 456, 457]
+
+
 def test_table_4_agrees_within_the_published_deviation_and_says_so():
     script = runpy.run_path(str(EXAMPLES / "table4_initial_norm.py"))
     zeros = xr.zeros_like(xr.DataArray([1, 20, 300], dims="n", coords={"n": [1, 20, 300]}))

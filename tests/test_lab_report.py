@@ -1,5 +1,9 @@
 import errno
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
@@ -7,6 +11,8 @@ import xarray as xr
 
 from lab import report
 from lab.report import Row, compare, publish
+
+HERE = Path(__file__).parent
 
 ROWS = [Row("gain", 9.2, float("nan"), note="diverged"), Row("sign", "+", "-", "disagrees")]
 
@@ -44,20 +50,51 @@ def test_only_the_first_process_writes(tmp_path, figure, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("stage", ["to_netcdf", "savefig"])
+@pytest.mark.parametrize("stage", ["write_bytes", "savefig"])
 def test_a_full_disk_leaves_the_old_result(tmp_path, figure, monkeypatch, stage):
     output = tmp_path / "table.nc"
     publish(xr.Dataset({"a": ((), 1.0)}), figure, ROWS, output=output, budget="old")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(self, path, *_, **__):
-        path.write_bytes(b"half")
+        with (self if stage == "write_bytes" else path).open("wb") as file:
+            file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(xr.Dataset if stage == "to_netcdf" else type(figure), stage, full)
+    monkeypatch.setattr(Path if stage == "write_bytes" else type(figure), stage, full)
     with pytest.raises(OSError, match="No space left"):
         publish(xr.Dataset({"a": ((), 2.0)}), figure, ROWS, output=output, budget="new")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_does_not_take_the_process_down(tmp_path):
+    """Files may be no longer than a part of the Dataset; HDF5 by itself ends in a signal."""
+    script = f"""
+import gc, pathlib, resource, signal
+import numpy as np, xarray as xr
+from lab import netcdf
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+result = xr.Dataset({{name: ("x", np.arange(3000.0)) for name in "ab"}})
+try:
+    netcdf.writer(result)(pathlib.Path({str(tmp_path / "a.nc")!r}))
+except OSError as error:
+    print(error)
+gc.collect()
+print("alive")
+"""
+    paths = os.pathsep.join([str(HERE.parent / "examples"), str(HERE.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "File too large" in done.stdout
+    assert "alive" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Reading what an earlier run left on disk; what cannot be read is as good as not there."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
+from zipfile import ZipFile
 
 import xarray as xr
 
@@ -32,8 +33,21 @@ def read_dataset(path: Path, *, having: str) -> xr.Dataset | None:
     return read(path, load)
 
 
-def read_state(path: Path) -> Any:
-    """What `torch.save` wrote, in main memory; for `read`'s reasons or None."""
+def read_state(path: Path, *, having: Collection[str] = ()) -> Any:
+    """What `torch.save` wrote, in main memory; for `read`'s reasons or None.
+
+    A dictionary without one of the entries `having` is damaged, and so is anything else.
+    """
     import torch
 
-    return read(path, lambda path: torch.load(path, map_location="cpu", weights_only=True))
+    def load(path: Path) -> Any:
+        with ZipFile(path) as archive:  # torch writes checksums, but reads none
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {damaged} is wrong")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        missing = sorted(set(having) - set(state if isinstance(state, dict) else ()))
+        if missing or not isinstance(state, dict):
+            raise ValueError(f"it has no {', '.join(missing) or 'entries'}")
+        return state
+
+    return read(path, load)

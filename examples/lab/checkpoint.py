@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xarray as xr
@@ -13,18 +15,21 @@ from lab.report import write_atomically
 from lab.sharding import gathered, load
 
 if TYPE_CHECKING:
+    from lab.recipe import Recipe
     from lab.train import Run
+
+_PARTS = ("recipe", "model", "optimizer", "probe", "epochs", "traces", "seen", "step")
 
 
 def save(run: Run, path: Path) -> None:
     """Write the state between two epochs, whole or not at all; only the first process does."""
-    traces = [*run.traces, *([run.trace.to_dataset()] if run.trace else [])]
     state = {
+        "recipe": _identity(run.recipe),
         "model": gathered(run.backbone.state_dict()),
         "optimizer": gathered(run.optimizer.state_dict()),
         "probe": run.probe.state_dict() if run.probe else None,
         "epochs": run.epochs,
-        "traces": [trace.to_dict() for trace in traces],
+        "traces": [trace.to_dict() for trace in run.traced()],
         "seen": {epoch: seen.to_dict() for epoch, seen in run.seen.items()},
         "step": run.trace.step if run.trace else 0,
     }
@@ -33,10 +38,21 @@ def save(run: Run, path: Path) -> None:
 
 
 def restore(run: Run, path: Path) -> None:
-    """Go on from a saved state, if there is one; it must be of the same recipe."""
-    state = read_state(path)
+    """Go on from a saved state, if there is one.
+
+    Raises:
+        ValueError: If it is of another recipe.
+    """
+    state = read_state(path, having=_PARTS)
     if state is None:
         return
+    mine = _identity(run.recipe)
+    for name, saved in state["recipe"].items():
+        if name not in mine or saved != mine[name]:
+            raise ValueError(
+                f"`checkpoint`: {path.name} is of another recipe: `{name}` is {saved!r} there, "
+                f"{mine.get(name)!r} here"
+            )
     load(run.backbone, run.optimizer, state["model"], state["optimizer"])
     if run.probe is not None:
         run.probe.load_state_dict(state["probe"])
@@ -45,3 +61,10 @@ def restore(run: Run, path: Path) -> None:
     run.seen = {epoch: xr.Dataset.from_dict(seen) for epoch, seen in state["seen"].items()}
     if run.trace is not None:
         run.trace.step = state["step"]
+
+
+def _identity(recipe: Recipe) -> dict[str, Any]:
+    """The settings that decide a run: where the data lie does not, nor list or tuple."""
+    settings = {name: value for name, value in asdict(recipe).items() if name != "data"}
+    same: dict[str, Any] = json.loads(json.dumps(settings))
+    return same

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 import nudging
+from lab import netcdf
 from lab.cache import read_dataset
 from lab.data import Images, load
 from lab.local_training import Recipe, Trained, train
@@ -52,7 +52,7 @@ def run(case: Case, *, cache: Path) -> xr.Dataset:
         images = subset(images, case.per_class)
     trained = train(case.method, images, seed=case.seed, recipe=case.recipe)
     found = measured(trained, images)
-    write_atomically({path: partial(found.to_netcdf, engine="h5netcdf")})
+    write_atomically({path: netcdf.writer(found)})
     return found
 
 

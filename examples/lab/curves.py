@@ -47,9 +47,9 @@ def assemble(run: Run) -> xr.Dataset:
 
 
 def _traced(run: Run) -> xr.Dataset:
-    if run.trace is None:
+    pieces = run.traced()
+    if not pieces:
         return xr.Dataset()
-    pieces = [*run.traces, run.trace.to_dataset()]
     whole = xr.concat(pieces, dim="step", combine_attrs="drop_conflicts", data_vars="minimal")
     names = {"layer": "traced_layer", "n_parameters": "traced_parameters"}
     return whole.rename({old: new for old, new in names.items() if old in whole.variables})

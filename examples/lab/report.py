@@ -19,6 +19,8 @@ from uuid import uuid4
 import xarray as xr
 from matplotlib.figure import Figure
 
+from lab import netcdf
+
 SCALES = ("smoke", "cpu", "paper")
 VERDICTS = ("agrees", "disagrees", "not comparable")
 Value = float | str | None
@@ -103,12 +105,19 @@ def arguments(doc: str | None, *, output: str) -> argparse.ArgumentParser:
         "digits at --scale smoke, else the paper's, by default",
     )
     parser.add_argument("--output", type=Path, default=Path(output), help="the .nc to write")
-    parser.add_argument("--seeds", type=int, help="how many seeds, from 42 on")
+    parser.add_argument("--seeds", type=at_least_one, help="how many seeds, from 42 on")
     parser.add_argument("--cache", type=Path, default=Path("results/cache"), help="finished runs")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", type=int, help="run on so many processes")
+    where.add_argument("--processes", type=at_least_one, help="run on so many processes")
     where.add_argument("--dask", metavar="ADDRESS", help="run on this Dask scheduler")
     return parser
+
+
+def at_least_one(text: str) -> int:
+    """For argparse: a whole number above zero."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def publish(
@@ -144,8 +153,7 @@ def publish(
     record = {"budget": budget, "figures": pictures, "rows": [_finite(row) for row in rows]}
     text = json.dumps(record, indent=1, allow_nan=False)
     writers[output.with_suffix(".json")] = lambda path: path.write_text(text)
-    whole = result.assign_attrs(budget=budget)
-    writers[output] = lambda path: whole.to_netcdf(path, engine="h5netcdf")
+    writers[output] = netcdf.writer(result.assign_attrs(budget=budget))
     write_atomically(writers)
     print_table(rows, budget)
     print(f"wrote {output}, and {', '.join(pictures)} beside it")

@@ -16,6 +16,7 @@ import torch
 import xarray as xr
 from accelerate import Accelerator
 
+from lab import netcdf
 from lab.cache import read_dataset
 from lab.data import load
 from lab.recipe import Recipe
@@ -57,7 +58,7 @@ def sweep(
         done[todo[index]] = run
         if accelerator.is_main_process:
             path = cache / f"{todo[index]}.nc"
-            write_atomically({path: partial(run.to_netcdf, engine="h5netcdf")})
+            write_atomically({path: netcdf.writer(run)})
             (cache / f"{todo[index]}.pt").unlink(missing_ok=True)
     return [done[key] for key in keys]
 

@@ -48,6 +48,12 @@ class Run:
         found: nn.Module = self.accelerator.unwrap_model(self.model)
         return found
 
+    def traced(self) -> list[xr.Dataset]:
+        """Gradient measurements, a piece for each part of a run that was interrupted."""
+        latest = [self.trace.to_dataset()] if self.trace else []
+        # An empty piece knows neither its losses nor, once written, its shape.
+        return [piece for piece in [*self.traces, *latest] if piece.sizes["step"]]
+
 
 def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) -> xr.Dataset:
     """Train by a recipe; the same recipe gives the same result.

@@ -54,7 +54,7 @@ def train(
     torch.manual_seed(seed)
     model = CharacterModel(len(corpus.vocabulary), depth=variant.depth)
     kept = cache / f"{_key(corpus, variant, seed, epochs, rate, batch)}.pt" if cache else None
-    weights = read_state(kept) if kept else None
+    weights = read_state(kept, having=model.state_dict()) if kept else None
     if weights is not None:
         model.load_state_dict(weights)
         return model.eval()
