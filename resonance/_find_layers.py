@@ -112,6 +112,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _inner(module: nn.Module) -> tuple[str, nn.Module] | None:
+    if not module._modules:
+        return None
     for cls in type(module).__mro__:
         attribute = _WRAPPERS.get(cls.__name__)
         if attribute and cls.__module__.startswith("torch.") and attribute in module._modules:
