@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 from exit_models import BLOCKS, text, text_model
+from launch import leave
 from torch.nn.parallel import DistributedDataParallel
 
 import probes
@@ -60,3 +61,4 @@ def main(scenarios):
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    leave()

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from decoders import Averager
 from exit_models import BLOCKS, TextModel, text
+from launch import leave
 from sharded_exits import WEIGHTS, make, shard, whole
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -114,3 +115,4 @@ if __name__ == "__main__":
     check_decoding()
     dist.barrier()
     dist.destroy_process_group()
+    leave()

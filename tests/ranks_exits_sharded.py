@@ -8,6 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 from exit_models import text
+from launch import leave
 from sharded_exits import WEIGHTS, make, shard, whole
 from torch.distributed.tensor import DTensor
 
@@ -60,3 +61,4 @@ def main(head, scenarios):
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2:])
+    leave()

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from launch import leave
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -109,3 +110,4 @@ def _named(scenario: str):
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    leave()

@@ -14,6 +14,7 @@ import torch
 import xarray as xr
 from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.state import AcceleratorState
+from launch import leave
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook
@@ -120,3 +121,4 @@ def noting_precision() -> Iterator[set[str]]:
 
 if __name__ == "__main__":  # pytest imports every file here, for its doctests
     main(Path(sys.argv[1]))
+    leave()

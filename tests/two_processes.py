@@ -5,6 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from launch import leave
 from small_network import make_batch, make_network, two_losses
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -122,3 +123,4 @@ def unsynchronised() -> None:
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     main()
+    leave()
