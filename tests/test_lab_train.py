@@ -174,6 +174,17 @@ def test_divergence_is_recorded():
     assert train(TINY)["diverged"].item() == 0
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_last_update_that_diverges_is_recorded(epochs):
+    """With one batch, the loss is finite before the update, and no longer on the test images."""
+    recipe = Recipe(per_class=6, batch=60, optimizer="sgd", lr=1e30, epochs=epochs)
+    run = train(recipe)
+    assert run["diverged"].item() == 1
+    for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate"):
+        assert run[name].shape == (epochs,)
+        assert bool(run[name].isnull().all()), name
+
+
 def test_bad_recipes():
     with pytest.raises(ValueError, match="`backbone`: expected one of mlp, cnn"):
         Recipe(backbone="perceptron")
