@@ -1,5 +1,6 @@
 """Tables are put together rightly: with runs that are made up, so that the answer is known."""
 
+import json
 from argparse import Namespace
 from dataclasses import replace
 
@@ -73,6 +74,54 @@ def test_rows_and_figure_have_every_cell(cells):
     points = [line for line in mlp.get_lines() if line.get_label() == "published"]
     assert points[0].get_ydata().tolist() == [1.5, 1.5]
     assert [tick.get_text() for tick in cnn.get_xticklabels()] == ["20"]
+
+
+def _diverging(lost):
+    def runs(recipes, **_):
+        found = made_up(recipes)
+        return [run * np.nan if lost(r) else run for r, run in zip(recipes, found, strict=True)]
+
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("lost", "words", "here"),
+    [
+        (lambda recipe: True, {"all runs diverged"}, [None, None, None]),
+        (lambda recipe: recipe.backbone == "mlp", {"all runs diverged"}, [None, None, 20.1]),
+        (lambda recipe: recipe.n > 0, {"a run of every pair diverged"}, [None, None, None]),
+        (lambda recipe: recipe.n == 3, set(), [20.1, None, 20.1]),
+    ],
+    ids=["all", "one panel", "asymmetric", "one cell"],
+)
+def test_a_table_is_written_though_runs_diverged(
+    cells, lost, words, here, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(study, "sweep", _diverging(lost))
+    figures, drawn = [], study.draw_changes
+    monkeypatch.setattr(
+        study, "draw_changes", lambda *a, **k: figures.append(drawn(*a, **k)) or figures[0]
+    )
+    path = tmp_path / "table.nc"
+    # All pairs of a seed are shifted alike: without a searched strength for one seed.
+    cells = [replace(cell, alphas=None) for cell in cells]
+    study.study(cells, Namespace(**vars(ARGS) | {"output": path, "scale": "paper"}))
+    result = xr.load_dataset(path, engine="h5netcdf")
+    rows = json.loads(path.with_suffix(".json").read_text())["rows"]
+    for row, expected in zip(rows, here, strict=True):
+        if expected is None:
+            assert row["here"] is None
+            assert row["verdict"] == "not comparable"
+            assert "diverged, published 30.0 to 31.5 %" in row["note"]
+        else:
+            assert row["here"] == pytest.approx(expected)
+            assert row["verdict"] == "agrees"
+    assert int(result["change"].notnull().sum()) == sum(value is not None for value in here)
+    assert path.with_suffix(".png").is_file()
+    assert {text.get_text() for ax in figures[0].axes for text in ax.texts} == words
+    (legend,) = figures[0].legends
+    labels = {text.get_text() for text in legend.get_texts()}
+    assert labels == ({"published", "here, 95 % interval"} if any(here) else set())
 
 
 def test_budgets_are_said():
