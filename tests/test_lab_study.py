@@ -4,6 +4,8 @@ import json
 from argparse import Namespace
 from dataclasses import replace
 
+import figure4_attention
+import figure6_attention
 import figure8_learning
 import matplotlib as mpl
 import numpy as np
@@ -17,6 +19,7 @@ from lab import main_runs, scales, study
 from lab.alpha_search import COARSE, GRID, compare_searches, fine
 from lab.recipe import Recipe
 from lab.study import Cell, draw_changes, rows_of, run_cells
+from lab.train import train
 
 ARGS = Namespace(scale="smoke", data=None, seeds=None, cache=None, processes=None, dask=None)
 
@@ -206,3 +209,53 @@ def test_table_5_takes_architectures_with_unequal_steps():
         here = found.sel(architecture=name)
         np.testing.assert_allclose(here["final"], trace["cosine_total"][:, -1])
         np.testing.assert_allclose(here["mean"], trace["cosine_total"].mean("step"))
+
+
+def _train_and_lose(lost):
+    """Tiny runs, of which some diverge at once."""
+
+    def runs(recipes, **_):
+        small = [
+            replace(recipe, per_class=2, test_per_class=1, n=min(recipe.n, 1)) for recipe in recipes
+        ]
+        bad = {"optimizer": "sgd", "lr": 1e30}
+        return [train(replace(recipe, **bad) if lost(recipe) else recipe) for recipe in small]
+
+    return runs
+
+
+@pytest.mark.parametrize("script", [figure4_attention, figure6_attention])
+@pytest.mark.parametrize("lost", ["all", "asymmetric"])
+def test_figures_of_attention_say_that_runs_diverged(script, lost, monkeypatch, tmp_path, capsys):
+    chosen = {"all": lambda recipe: True, "asymmetric": lambda recipe: recipe.n > 0}[lost]
+    monkeypatch.setattr(main_runs, "sweep", _train_and_lose(chosen))
+    path = tmp_path / "figure.nc"
+    script.main(["--seeds", "1", "--output", str(path)])
+    record = json.loads(path.with_suffix(".json").read_text())
+    assert len(record["rows"]) == (1 if script is figure4_attention else 12)
+    for row in record["rows"]:
+        assert row["here"] is None
+        assert row["verdict"] == "not comparable"
+    for name in record["figures"]:
+        assert (tmp_path / name).is_file()
+    assert ("statistics" in " ".join(record["figures"])) == (script is figure6_attention)
+    said = "all runs diverged before attention was measured" in capsys.readouterr().out
+    assert said == (lost == "all")
+    if lost == "all":
+        result = xr.load_dataset(path, engine="h5netcdf")
+        assert result["diverged"].values.tolist() == [[1], [1]]
+
+
+def test_figure_4_has_no_verdict_on_what_diverged(monkeypatch, tmp_path):
+    """At the paper's scale, with made-up attention of plain runs alone."""
+    seen = train(
+        replace(scales.base("vit6", ARGS, "cifar100"), per_class=2, test_per_class=1, epochs=1)
+    )
+    kinds = xr.Variable("training", list(main_runs.KINDS))
+    both = xr.concat([seen, seen.where(False)], kinds, data_vars="all").expand_dims(seed=[42])
+    monkeypatch.setattr(figure4_attention, "main_runs", lambda *_: ({"vit6": both}, "nothing"))
+    path = tmp_path / "figure.nc"
+    options = ["--scale", "paper", "--data", "digits", "--output", str(path)]
+    figure4_attention.main(options)
+    (row,) = json.loads(path.with_suffix(".json").read_text())["rows"]
+    assert (row["here"], row["verdict"]) == (None, "not comparable")
