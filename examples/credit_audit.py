@@ -65,8 +65,9 @@ def main(argv: list[str] | None = None) -> None:
     result = joined([runs[i] for i in range(len(cases))], args.methods, seeds)
     audited = result.sel({"rule": [m for m in args.methods if m in AUDITED] or args.methods})
     figures = {}
-    if audited.sizes["rule"] > 1:
-        figures[""] = nudging.plot_dissociation(audited, metrics=METRICS).figure
+    told = [name for name in METRICS if audited[name].fillna(0).any()]  # one epoch: no decrease
+    if int((audited["diverged"] == 0).any("seed").sum()) > 1:  # an order needs two
+        figures[""] = nudging.plot_dissociation(audited, metrics=told).figure
     for name, plot in {"nudge": nudging.plot_nudge, "cosine": nudging.plot_alignment}.items():
         figures[name], axes = plt.subplots(figsize=(8, 4), layout="constrained")
         plot(audited.sel(eta=0.01), ax=axes)
@@ -83,13 +84,18 @@ def table(result: xr.Dataset, scale: str) -> list[Row]:
                 here = float(mean[metric].sel({"rule": method}))
                 comparable = metric == "final_accuracy" and method not in AUDITED[:2]
                 own = {"tolerance": 0.02 if comparable else None, "scale": scale}
-                own |= {"signed": metric.startswith("deep")}
+                own |= {"signed": metric.startswith("deep"), "note": _lost(result, method)}
                 rows.append(compare(f"{method} {metric}", published, here, **own))
     audited = [m for m in AUDITED if m in result["rule"]]
     for place, metric in enumerate(METRICS if len(audited) > 1 else ()):
         here = {m: float(mean[metric].sel({"rule": m})) for m in audited}
         rows.append(order_row(metric, {m: PUBLISHED[m][place] for m in audited}, here, scale))
     return rows
+
+
+def _lost(result: xr.Dataset, method: str) -> str:
+    diverged = int(result["diverged"].sel({"rule": method}).sum())
+    return f"{diverged} of {result.sizes['seed']} networks diverged" if diverged else ""
 
 
 if __name__ == "__main__":

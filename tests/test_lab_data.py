@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,26 @@ def test_subsets_have_so_many_of_each_class():
     assert torch.equal(few.x_test, other.x_test)
     with pytest.raises(ValueError, match=r"`per_class`: expected 1 to 139 of the train images"):
         subset(digits(), 200)
+
+
+@pytest.mark.parametrize("part", ["x_train", "y_train", "x_test", "y_test"])
+def test_fingerprints_follow_pixels_and_labels(part):
+    images = subset(digits(), 3, 2)
+    again = subset(digits(), 3, 2)
+    assert images.fingerprint == again.fingerprint
+    changed = getattr(images, part).clone()
+    changed.view(-1)[-1] += 1  # one pixel, or one label
+    assert replace(images, **{part: changed}).fingerprint != images.fingerprint
+
+
+def test_fingerprints_of_files_follow_names_and_labels_not_the_place():
+    names, y = np.array(["here/cat/1.png", "here/dog/2.png"]), torch.tensor([0, 1])
+    images = Images(names, y, names, y, 224)
+    moved = np.array(["away/cat/1.png", "away/dog/2.png"])
+    assert replace(images, x_train=moved).fingerprint == images.fingerprint
+    other = np.array(["here/cat/1.png", "here/dog/3.png"])
+    assert replace(images, x_train=other).fingerprint != images.fingerprint
+    assert replace(images, y_test=1 - y).fingerprint != images.fingerprint
 
 
 def test_a_held_out_tenth_is_stratified_and_disjoint():

@@ -6,10 +6,11 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import distributed
+import numpy as np
 import pytest
 import torch
 import xarray as xr
@@ -57,8 +58,6 @@ def test_finished_runs_are_not_repeated(tmp_path, trained):
 
 
 def test_keys_follow_recipe_and_data_not_the_path(tmp_path):
-    import numpy as np
-
     x, y = np.zeros((20, 4, 4), np.uint8), np.arange(20) % 2
     x[:] = np.arange(20)[:, None, None]
     paths = [tmp_path / name for name in ("a.npz", "b.npz", "c.npz")]
@@ -68,6 +67,55 @@ def test_keys_follow_recipe_and_data_not_the_path(tmp_path):
     same, moved, other = (key_of(replace(TINY, data=str(path))) for path in paths)
     assert same == moved != other
     assert len({key_of(recipe) for recipe in RECIPES}) == 4
+
+
+# Of each field of a recipe, a value that is not its default; of `data`, see the test.
+OTHER = {
+    "backbone": "cnn",
+    "data": "other.npz",
+    "image": 16,
+    "per_class": 3,
+    "test_per_class": 3,
+    "held_out": 0.1,
+    "label_noise": 0.1,
+    "seed": 43,
+    "n": 1,
+    "alpha": 0.5,
+    "strength": "linear",
+    "layers": "blocks.0",
+    "loss": "ce",
+    "init": "default",
+    "active": "all",
+    "connected": False,
+    "epochs": 5,
+    "batch": 8,
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "weight_decay": 0.1,
+    "schedule": "cosine",
+    "milestones": (1,),
+    "warm_up": 1.0,
+    "min_lr": 1e-5,
+    "label_smoothing": 0.1,
+    "augment": True,
+    "clip": 1.0,
+    "zero_head": True,
+    "trace_every": 1,
+    "attention_epochs": (1,),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Recipe)])
+def test_keys_follow_every_setting(name, tmp_path):
+    value = OTHER[name]
+    if name == "data":
+        value = str(tmp_path / value)
+        x, y = np.zeros((4, 4, 4), np.uint8), np.arange(4) % 2
+        x[1:] = 9
+        np.savez(value, x_train=x, y_train=y, x_test=x, y_test=y)
+    assert value != getattr(Recipe(), name)
+    assert key_of(replace(Recipe(), **{name: value})) != key_of(Recipe())
+    assert key_of(replace(Recipe(), **{name: getattr(Recipe(), name)})) == key_of(Recipe())
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path, trained, monkeypatch):

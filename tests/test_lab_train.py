@@ -154,6 +154,74 @@ def test_a_checkpoint_of_another_recipe_is_refused_and_kept(tmp_path):
     train(replace(TINY, milestones=[]), checkpoint=path)  # the same, as read from a file
 
 
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
+    path, write, before = tmp_path / "run.pt", torch.save, []
+
+    def fails_the_second_time(state, target):
+        if before:
+            with open(target, "wb") as file:
+                file.write(b"half of it")
+            raise OSError("no space left")
+        write(state, target)
+        before.append(target.read_bytes())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", fails_the_second_time)
+        with pytest.raises(OSError, match="no space left"):
+            train(TINY, checkpoint=path, every=1)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before[0]
+    xr.testing.assert_allclose(train(TINY, checkpoint=path), train(TINY), rtol=1e-12)
+
+
+@pytest.mark.parametrize("backbone", list(backbones.LAYERS))
+def test_a_zero_head_is_the_last_layer(backbone):
+    """So that every class is as likely as any other."""
+    recipe = Recipe(backbone=backbone, image=32, per_class=1, test_per_class=1, zero_head=True)
+    images = recipe.images()
+    torch.manual_seed(0)
+    plain = replace(recipe, zero_head=False).model(images)
+    torch.manual_seed(0)
+    model = recipe.model(images)
+    with torch.no_grad():
+        assert not model.eval()(images.x_test[:2]).any()
+    zeroed = {
+        name
+        for name, parameter in model.named_parameters()
+        if not torch.equal(parameter, plain.get_parameter(name))
+    }
+    heads = {name.rpartition(".")[0] for name in zeroed}
+    assert len(heads) == 1  # and nothing else is touched
+    assert model.get_submodule(*heads).out_features == 10
+
+
+def test_steps_divide_the_rate_by_ten_at_each_milestone():
+    recipe = Recipe(lr=0.2, schedule="step", milestones=(30, 60, 80), epochs=90)
+    rates = [recipe.rate(epoch) for epoch in (0, 29.99, 30, 59.99, 60, 79.99, 80, 90)]
+    np.testing.assert_allclose(rates, [0.2, 0.2, 0.02, 0.02, 2e-3, 2e-3, 2e-4, 2e-4], rtol=1e-12)
+    run = train(replace(TINY, lr=1e-2, schedule="step", milestones=(1, 2)))
+    np.testing.assert_allclose(run["learning_rate"], [1e-2, 1e-3, 1e-4], rtol=1e-12)
+
+
+def test_label_smoothing_is_in_the_training_loss_alone():
+    """Oracle: one update with SGD, by hand."""
+    recipe = Recipe(per_class=6, test_per_class=5, epochs=1, batch=60, optimizer="sgd", lr=0.5)
+    found = train(replace(recipe, label_smoothing=0.3, weight_decay=0.0))
+    images = subset(digits(), 6, 5, seed=42)
+    torch.manual_seed(42)
+    model = backbones.mlp(10, inputs=64)
+    log_p = F.log_softmax(model(images.x_train), 1)
+    right = log_p[torch.arange(60), images.y_train]
+    loss = -(0.7 * right + 0.3 * log_p.mean(1)).mean()
+    loss.backward()
+    np.testing.assert_allclose(found["train_loss"], [loss.item()], rtol=1e-6)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.5 * parameter.grad
+        expected = F.cross_entropy(model(images.x_test), images.y_test).item()
+    np.testing.assert_allclose(found["test_loss"], [expected], rtol=1e-5)
+
+
 def test_controls_and_strengths_change_what_they_should():
     plain = train(replace(TINY, n=0))
     capacity = train(replace(TINY, connected=False))
@@ -172,6 +240,17 @@ def test_divergence_is_recorded():
     assert bool(np.isnan(run["test_accuracy"][-1]))
     assert run.sizes["epoch"] == 3
     assert train(TINY)["diverged"].item() == 0
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_last_update_that_diverges_is_recorded(epochs):
+    """With one batch, the loss is finite before the update, and no longer on the test images."""
+    recipe = Recipe(per_class=6, batch=60, optimizer="sgd", lr=1e30, epochs=epochs)
+    run = train(recipe)
+    assert run["diverged"].item() == 1
+    for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate"):
+        assert run[name].shape == (epochs,)
+        assert bool(run[name].isnull().all()), name
 
 
 def test_bad_recipes():

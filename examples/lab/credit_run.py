@@ -1,9 +1,10 @@
 """One network of the credit audit: trained, then measured in every way; finished ones are kept."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,22 @@ class Case:
 
 
 def run(case: Case, *, cache: Path) -> xr.Dataset:
-    """Train and measure, unless that is in the cache; a damaged entry is made again."""
+    """Train and measure, unless that is in the cache; a damaged entry is made again.
+
+    Returns:
+        What `measured` gives, with `diverged`: 1 for a network whose loss, outputs or credit are no
+        longer finite. Nothing can be measured there: all else is NaN, but its training loss.
+    """
     images = load(case.data)
     path = cache / f"credit_{key_of(case, images)}.nc"
     kept = read_dataset(path, having="final_accuracy")
-    if kept is not None:
-        return kept
+    if kept is not None:  # those made before there was a flag had not diverged
+        return kept if "diverged" in kept else _flagged(kept, False)
     if case.per_class is not None:
         images = subset(images, case.per_class)
     trained = train(case.method, images, seed=case.seed, recipe=case.recipe)
-    found = measured(trained, images)
+    diverged = has_diverged(trained, images)
+    found = _flagged((undefined if diverged else measured)(trained, images), diverged)
     write_atomically({path: netcdf.writer(found)})
     return found
 
@@ -97,6 +104,24 @@ def key_of(case: Case, images: Images) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
+def has_diverged(trained: Trained, images: Images, *, samples: int = 1024) -> bool:
+    """Whether training loss, outputs or credit are anywhere infinite or NaN."""
+    state = nudging.observe(trained.model, images.x_test[:samples], images.y_test[:samples], LAYERS)
+    credit = (trained.credit or nudging.backprop)(state)
+    finite = all(bool(t.isfinite().all()) for t in (state.outputs, *credit.values()))
+    return not (finite and np.isfinite(trained.curves["train_loss"]).all())
+
+
+def undefined(trained: Trained, images: Images) -> xr.Dataset:
+    """What `measured` gives, without the credit and with NaN for all but the training loss."""
+    model = copy.deepcopy(trained.model)
+    model.load_state_dict(trained.initial)  # as good as any that can be measured
+    found = measured(replace(trained, model=model, credit=None), images)
+    empty = xr.full_like(found.astype(float), np.nan).assign(train_loss=found["train_loss"])
+    name = "backprop" if trained.credit is None else type(trained.credit).__name__
+    return empty.assign_attrs(credit=name)
+
+
 def measured(trained: Trained, images: Images, *, samples: int = 1024) -> xr.Dataset:
     """Nudging, alignment and correlation by block, and single numbers, with the credit itself.
 
@@ -125,3 +150,8 @@ def measured(trained: Trained, images: Images, *, samples: int = 1024) -> xr.Dat
         for name, (text, value) in numbers.items()
     }
     return found.merge(trained.curves, combine_attrs="override").assign(scalars)
+
+
+def _flagged(found: xr.Dataset, diverged: bool) -> xr.Dataset:
+    text = {"long_name": "whether the network diverged"}
+    return found.assign(diverged=((), int(diverged), text))

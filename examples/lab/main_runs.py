@@ -3,10 +3,13 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import xarray as xr
 
 from lab.recipe import Recipe
+from lab.report import Row, publish
 from lab.scales import ALPHA_20, SMALL, base, budget_of, seeds
 from lab.sweep import executing, sweep
 
@@ -49,6 +52,26 @@ def trace_of(run: xr.Dataset) -> xr.Dataset:
     kept = [name for name, variable in run.data_vars.items() if "step" in variable.dims]
     trace = run[kept].sel(training="asymmetric", drop=True)
     return trace.drop_vars("layer", errors="ignore").rename(names)
+
+
+def publish_nothing_seen(
+    run: xr.Dataset, rows: Sequence[Row], *, figures: Sequence[str], output: Path, budget: str
+) -> None:
+    """Write and print, in place of a figure of attention, that every run diverged before any.
+
+    Args:
+        run: From `main_runs`, without `seen_epoch`.
+        rows: What the figure compares, undefined here.
+        figures: Names of its figures, as for `lab.report.publish`.
+        output, budget: As for `lab.report.publish`.
+    """
+    words = "all runs diverged before attention was measured"
+    drawn = {}
+    for name in figures:
+        drawn[name] = plt.figure(figsize=(6.4, 2.4))
+        drawn[name].text(0.5, 0.5, words, ha="center", va="center")
+    said = [replace(row, note="; ".join(filter(None, [words, row.note]))) for row in rows]
+    publish(run[["diverged"]], drawn, said, output=output, budget=budget)
 
 
 def _joined(runs: Sequence[xr.Dataset], dim: xr.Variable) -> xr.Dataset:

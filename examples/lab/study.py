@@ -100,8 +100,8 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, scale: str) -> list[Row]:
             continue
         here = result.sel(dict(cell.labels))
         before, after = float(here["mean_plain"]), float(here["mean_asymmetric"])
-        note = f"{before:.1f} to {after:.1f} %, published {cell.published[0]} to "
-        note += f"{cell.published[1]} %"
+        note = f"{before:.1f} to {after:.1f} %" if int(here["n_pairs"]) else _why_undefined(here)
+        note += f", published {cell.published[0]} to {cell.published[1]} %"
         note += f"; p = {float(here['p']):.2g}" if np.isfinite(here["p"]) else ""
         label = ", ".join(_named(name, value) for name, value in cell.labels.items())
         change = round(cell.published[1] - cell.published[0], 4)
@@ -113,7 +113,10 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, scale: str) -> list[Row]:
 
 
 def draw_changes(result: xr.Dataset, *, x: str, hue: str | None = None) -> Figure:
-    """The change over one label, a panel for each entry of another; the published one hollow."""
+    """The change over one label, a panel for each entry of another; the published one hollow.
+
+    A panel without a pair of runs that can be compared says so, and is otherwise empty.
+    """
     entries = [None] if hue is None else list(result[hue].values)
     columns = min(len(entries), 3)
     lines = -(-len(entries) // columns)
@@ -132,8 +135,13 @@ def draw_changes(result: xr.Dataset, *, x: str, hue: str | None = None) -> Figur
         ax.set_title("" if entry is None else _named(str(hue), entry))
     for line in panels:
         line[0].set_ylabel("change of test accuracy / points")
-    handles = panels[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=2, fontsize=9)
+    handles = [ax.get_legend_handles_labels() for ax in panels.flat]
+    figure.legend(
+        *max(handles, key=lambda found: len(found[0])),
+        loc="outside upper center",
+        ncols=2,
+        fontsize=9,
+    )
     return figure
 
 
@@ -141,14 +149,25 @@ def _draw_panel(part: xr.Dataset, x: str, ax: Axes) -> None:
     known = part.where(part["change"].notnull(), drop=True)
     places = np.arange(known.sizes[x])
     ax.axhline(0, color="0.6", linewidth=1)
+    ax.set_xlabel(TITLES.get(x, x))
+    if not known.sizes[x]:
+        ax.set(xticks=[], yticks=[])
+        box = {"facecolor": "white", "edgecolor": "none"}
+        middle = {"ha": "center", "va": "center", "transform": ax.transAxes}
+        ax.text(0.5, 0.5, _why_undefined(part), bbox=box, **middle)
+        return
     ends = np.abs(np.stack([known["change"] - known["low"], known["high"] - known["change"]]))
     ax.errorbar(places, known["change"], ends, fmt="o", capsize=4, label="here, 95 % interval")
     published = known["published_change"]
     ax.plot(places, published, "s", color="C1", fillstyle="none", label="published")
     long = max(len(str(value)) for value in known[x].values) > 6
     ax.set_xticks(places, [str(v) for v in known[x].values], rotation=20 if long else 0)
-    ax.set_xlabel(TITLES.get(x, x))
     ax.margins(x=0.2)
+
+
+def _why_undefined(part: xr.Dataset) -> str:
+    whole = bool(part["accuracy"].isnull().all())
+    return "all runs diverged" if whole else "a run of every pair diverged"
 
 
 def _named(name: str, value: object) -> str:

@@ -60,8 +60,9 @@ def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) ->
 
     Under `accelerate launch` each process takes its part of every batch: the gradients are those
     of the whole batch, however many processes there are, and whether each holds all weights or
-    (FSDP, version 2) a shard of them. Precision is the launcher's, too. A loss that is no longer
-    finite ends the run: `diverged` is 1, and what would have come is NaN.
+    (FSDP, version 2) a shard of them. Precision is the launcher's, too. A loss, in training or on
+    the test images, that is no longer finite ends the run: `diverged` is 1, and that epoch and
+    what would have come are NaN.
 
     Args:
         recipe: What to do. The global random state is left as it was.
@@ -79,10 +80,10 @@ def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) ->
         if checkpoint is not None:
             restore(run, checkpoint)
         for epoch in range(len(run.epochs), recipe.epochs):
-            measured = _train_epoch(run, epoch)
+            measured = _train_epoch(run, epoch) | _evaluate(run)
             if not all(map(_finite, measured.values())):
                 break
-            run.epochs.append(measured | _evaluate(run))
+            run.epochs.append(measured)
             if epoch + 1 in recipe.attention_epochs:
                 x, _ = next(batches(run.images, "test", [torch.arange(_shown(run))]))
                 x = x.to(run.accelerator.device)
