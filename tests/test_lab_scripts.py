@@ -1,5 +1,6 @@
 """What each script asks for, and what it reads off the runs: nothing is trained here."""
 
+from argparse import Namespace
 from dataclasses import asdict
 
 import figure4_attention
@@ -140,8 +141,8 @@ def test_table_13_flips_the_labels_of_both_kinds(cells_of, scale, levels):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_table_3_attaches_at_the_stage_it_names(cells_of, scale):
-    cells = cells_of(table3_coatnet, "--scale", scale)
+def test_table_3_attaches_at_the_stage_it_names(scale):
+    cells = table3_coatnet.cells_of(Namespace(scale=scale, data=None))
     strengths = {
         "S2 (convolution)": {1: 4.642, 20: 0.215, 100: 0.1, 300: 0.1},
         "S3 (transformer)": {1: 21.544, 20: 4.642, 100: 4.642, 300: 0.1},
@@ -156,14 +157,34 @@ def test_table_3_attaches_at_the_stage_it_names(cells_of, scale):
         assert cell.plain.backbone == "coatnet"
 
 
+def test_table_26_is_compared_seed_by_seed():
+    cells = table3_coatnet.cells_of(Namespace(scale="paper", data=None))
+    means = [75.26, 75.88, 75.59, 74.54, 75.91, 76.76, 77.08, 76.82]  # table 3
+    assert [cell.published for cell in cells] == [(75.34, mean) for mean in means]
+    coords = {"training": ["plain", "asymmetric"], "stage": list(table3_coatnet.KINDS.values())}
+    coords |= {"n": [1, 20, 100, 300], "seed": [42, 43, 44, 45, 46, 47]}
+    accuracy = xr.DataArray(0.0, coords, list(coords)).copy()
+    accuracy.loc[{"training": "asymmetric", "seed": 44}] = 76.0
+    accuracy.loc[{"training": "asymmetric", "seed": 46, "stage": "S2 (convolution)"}] = 74.7
+    rows = table3_coatnet.seed_rows(cells, xr.Dataset({"accuracy": accuracy}), "paper")
+    assert len(rows) == 8 * 5
+    found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
+    one = "S2 (convolution), 1 x, seed 44, accuracy / %"
+    assert found[one] == (75.94, 76.0, "agrees")
+    assert found["S3 (transformer), 100 x, seed 44, accuracy / %"] == (76.95, 76.0, "disagrees")
+    assert found["S2 (convolution), 300 x, seed 46, accuracy / %"] == (74.7, 74.7, "agrees")
+    assert rows[0].note == "tolerance +- 1.96, three published deviations"
+
+
 @pytest.fixture
 def searched(monkeypatch):
-    """What the search for alpha would be asked for, and the rows it prints; 3 is found always."""
+    """What the search for alpha would be asked for, and the rows it prints; a grid finds 3."""
     recipes, rows = [], []
 
     def search(recipe, seeds, _):
         recipes.append(recipe)
         both = np.full((len(METHODS), len(seeds)), 3.0)
+        both[METHODS.index("two stages")] = np.array(seeds) / 100
         return xr.Dataset(
             {
                 "alpha": (("search", "seed"), both),
@@ -215,13 +236,13 @@ def test_the_search_covers_tables_16_to_19(searched, tmp_path):
     held = Recipe(**asdict(resnet) | {"held_out": 0.1}).images()
     assert len(held.x_train) == 18
     assert all("/train/" in name for name in held.x_test.tolist())
-    found = {row.quantity: (row.published, row.verdict) for row in rows}
+    found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
     by_seed = zip((0.0178, 0.0042, 0.0178, 0.0032), range(42, 46), strict=True)
     for alpha, seed in by_seed:
-        expected = alpha, "disagrees"
+        expected = alpha, seed / 100, "disagrees"
         assert found[f"ResNet-18, 1 x, seed {seed}, alpha of two stages"] == expected
-    assert found["ResNet-18, 10 x, seed 43, alpha of two stages"] == (0.5623, "agrees")
-    assert found["candidates of stage 1"][1] == "agrees"
+    assert found["ResNet-18, 10 x, seed 43, alpha of two stages"] == (0.5623, 0.43, "agrees")
+    assert found["candidates of stage 1"][2] == "agrees"
     assert len(rows) == 2 + 6 * (4 + len(METHODS))
 
 
@@ -234,7 +255,8 @@ def test_the_strengths_of_imagenet_are_candidates_of_the_two_stages():
 
 def test_a_pair_that_was_not_searched_is_nan(searched):
     table15_alpha_search.main(["--scale", "paper", "--architectures", "mlp", "resnet50"])
-    data = searched[1][0]
+    recipes, (data, *_) = searched
+    assert {r.backbone: r.data for r in recipes} == {"mlp": "cifar100", "resnet50": "imagenet"}
     missing = data["alpha"].isnull().all(["search", "seed"])
     assert missing.sel(architecture="ResNet-50", n=7).item()
     assert int(missing.sum()) == 1
