@@ -1,21 +1,21 @@
 """Do branches smooth the loss surface, or do they only dilute directions? (figure 5, tables 7, 8)
 
-    python examples/figure5_landscape.py [--scale cpu] [--data cifar10.npz] [--backbone mlp]
+    python examples/figure5_landscape.py [--scale cpu] [--data cifar10.npz] [--backbone mlp cnn]
 
 A 51 x 51 plane around the initialisation, plain and with 1, 20 and 300 branches at each layer,
 along Gaussian directions normalised as one vector over backbone and branches, as the paper drew
 them; then over the backbone alone, where branches cannot matter. Nothing is trained, so images of
-the paper's size give a verdict at any scale (within 10 points). Also writes a page to turn it.
+the paper's size and classes (MLP 10, CNN and ViT-6L 100) give a verdict at any scale (within 10
+points). Also writes a page to turn the first backbone's plain surface.
 """
 
-from dataclasses import replace
-
-import torch
+import matplotlib.pyplot as plt
 import xarray as xr
 
 import landscape
 from lab.report import Row, arguments, compare, publish, write_atomically
 from lab.scales import LABELS, base
+from lab.surfaces import measure_surfaces
 
 BRANCHES = (1, 20, 300)
 # Tables 7 and 8: change of Std(Loss), Range(Loss) and Mean(Grad) in percent.
@@ -24,44 +24,45 @@ PUBLISHED = {
     "cnn": [(-16.3, -17.3, -15.9), (-66.7, -68.0, -66.9), (-90.2, -90.3, -90.2)],
     "vit6": [(-3.7, -3.7, -3.6), (-37.7, -38.0, -37.1), (-80.1, -79.3, -77.6)],
 }
+CLASSES = {"mlp": 10, "cnn": 100, "vit6": 100}
 STATISTICS = {"std": "Std(Loss)", "range": "Range(Loss)", "mean_grad_per_step": "Mean(Grad)"}
-SIZES = {"smoke": (7, 40), "cpu": (25, 500), "paper": (51, 500)}  # points each way, images
+POINTS = {"smoke": (7, 5), "cpu": (25, 11), "paper": (51, 51)}  # each way: MLP, the others
+SAMPLES = {"smoke": 40, "cpu": 500, "paper": 500}
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure every number of branches, print the table, save and draw."""
+    """Measure every backbone and number of branches, print the table, save and draw."""
     parser = arguments(__doc__, output="results/figure5.nc")
-    parser.add_argument("--backbone", choices=list(PUBLISHED), default="mlp")
+    parser.add_argument("--backbone", nargs="+", choices=list(PUBLISHED), default=list(PUBLISHED))
     parser.add_argument("--size", type=int, help="points along each axis")
     parser.add_argument("--tolerance", type=float, help="interpolate; every point by default")
     parser.add_argument("--samples", type=int, help="training images")
     args = parser.parse_args(argv)
-    size, samples = args.size or SIZES[args.scale][0], args.samples or SIZES[args.scale][1]
-    paper_data = "cifar10" if args.backbone == "mlp" else "cifar100"
-    recipe = base(args.backbone, args, paper_data, per_class=None)
-    images = recipe.images()
-    data = images.x_train, images.y_train
-    torch.manual_seed(recipe.seed)
-    model = recipe.model(images)
-    settings = {"over": "**", "samples": samples, "seed": recipe.seed}
-    if args.tolerance is not None:
-        settings |= {"method": "adaptive", "tolerance": args.tolerance}
-    drawing = settings | {"normalisation": "unit", "size": min(size, 25)}
-    surfaces = {"plain": landscape.grid(model, data, **drawing)}
-    found, rows = [], []
-    for n, published in zip(BRANCHES, PUBLISHED[args.backbone], strict=True):
-        with replace(recipe, n=n).probe(model, data[0][:2], 1) as probe:
-            found.append(landscape.dilution(model, data, probe, size=size, **settings))
-            surfaces[f"{n} x"] = landscape.grid(model, data, extra=probe, **drawing)
-        label = f"{LABELS[args.backbone]}, {n} x"
-        rows += rows_of(label, published, found[-1], like_the_paper=images.image == 32)
-    number = xr.Variable("n", list(BRANCHES), {"long_name": "branches at each layer"})
-    result = xr.concat(found, dim=number, combine_attrs="drop_conflicts")
-    figure = landscape.plot_surfaces(surfaces)[0].figure
-    budget = f"{recipe.data.rsplit('/', 1)[-1]}, {samples} images, {size} x {size} points"
+    names, samples = list(dict.fromkeys(args.backbone)), args.samples or SAMPLES[args.scale]
+    figure = plt.figure(figsize=(16.8, 4.4 * len(names)), layout="constrained")
+    panels = figure.subfigures(len(names), squeeze=False)[:, 0]
+    found, rows, pages, sets, points = [], [], [], {}, []
+    for name, panel in zip(names, panels, strict=True):
+        size = args.size or POINTS[args.scale][name != "mlp"]
+        recipe = base(name, args, f"cifar{CLASSES[name]}", per_class=None)
+        images = recipe.images()
+        settings = {"size": size, "samples": samples, "tolerance": args.tolerance}
+        part, surfaces = measure_surfaces(recipe, images, BRANCHES, **settings)
+        like_the_paper = (images.image, images.classes) == (32, CLASSES[name])
+        for n, published in zip(BRANCHES, PUBLISHED[name], strict=True):
+            label = f"{LABELS[name]}, {n} x"
+            rows += rows_of(label, published, part.sel(n=n), like_the_paper=like_the_paper)
+        titled = {f"{LABELS[name]}, {title}": each for title, each in surfaces.items()}
+        landscape.plot_surfaces(titled, figure=panel)
+        found.append(part)
+        pages.append(landscape.html_surface(surfaces["plain"]))
+        sets[recipe.data.rsplit("/", 1)[-1]] = None
+        points.append(f"{LABELS[name]} {size} x {size}")
+    labels = xr.Variable("architecture", [LABELS[n] for n in names], {"long_name": "backbone"})
+    result = xr.concat(found, dim=labels, combine_attrs="drop_conflicts")
+    budget = f"{'/'.join(sets)}, {samples} images, points: {', '.join(points)}"
     publish(result, figure, rows, output=args.output, budget=budget)
-    page = landscape.html_surface(surfaces["plain"])
-    write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(page)})
+    write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(pages[0])})
 
 
 def rows_of(

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from lab.report import arguments
 from lab.scales import LABELS, base
+from lab.strengths import TABLES_16_TO_19
 from lab.study import Cell, study
 
 BRANCHES = (1, 10, 20)
@@ -19,28 +20,6 @@ PUBLISHED = {  # top-1 accuracy in percent: baseline, then with the branches
     "resnet50": (73.83, 73.55, 73.75, 73.76),
     "vit_small": (69.13, 70.16, 70.27, 70.35),
     "vit_base": (66.75, 68.34, 68.83, 69.00),
-}
-ALPHAS = {  # for 1, 10 and 20 branches; seeds 42 to 45
-    "resnet18": [
-        (0.0178, 0.0042, 0.0178, 0.0032),
-        (0.2371, 0.5623, 0.2371, 0.0422),
-        (0.0237, 0.2371, 0.0178, 0.1778),
-    ],
-    "resnet50": [
-        (0.0750, 5.6234, 0.5623, 17.7828),
-        (0.0042, 0.0750, 0.0042, 0.0042),
-        (0.0178, 0.1000, 0.0316, 0.0237),
-    ],
-    "vit_small": [
-        (23.7137, 31.6228, 31.6228, 31.6228),
-        (0.0237, 0.0316, 0.0133, 0.0133),
-        (0.0237, 0.0056, 0.0042, 0.0422),
-    ],
-    "vit_base": [
-        (23.7137, 23.7137, 31.6228, 31.6228),
-        (0.0237, 0.0316, 0.0237, 0.0237),
-        (0.0042, 0.0316, 0.0178, 0.0237),
-    ],
 }
 
 
@@ -54,9 +33,10 @@ def main(argv: list[str] | None = None) -> None:
     for backbone in args.architectures or small:
         plain = base(backbone, args, "imagenet")
         baseline, *accuracies = PUBLISHED[backbone]
-        for n, accuracy, alphas in zip(BRANCHES, accuracies, ALPHAS[backbone], strict=True):
+        for n, accuracy in zip(BRANCHES, accuracies, strict=True):
             if args.scale == "smoke" and n == 10:
                 continue
+            alphas = TABLES_16_TO_19[backbone][n]
             asymmetric = replace(plain, n=n, alpha=sorted(alphas)[1])
             labels = {"architecture": LABELS[backbone], "n": n}
             by_seed = dict(zip(range(42, 46), alphas, strict=True))

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from lab.report import arguments
 from lab.scales import LABELS, SMALL, base
+from lab.strengths import TABLE_15
 from lab.study import Cell, study
 
 CONTROLS = {
@@ -37,7 +38,6 @@ PUBLISHED = {
         20: [(23.0, -0.3), (30.8, -9.1), (31.8, -4.0)],
     },
 }
-ALPHAS = {1: (100.0, 100.0, 4.642), 10: (0.1, 1.0, 4.642), 20: (0.1, 0.1, 1.0)}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -48,8 +48,9 @@ def main(argv: list[str] | None = None) -> None:
         for n, row in PUBLISHED[control].items():
             if args.scale != "paper" and n != 20:
                 continue
-            for backbone, (after, change), alpha in zip(SMALL, row, ALPHAS[n], strict=True):
+            for backbone, (after, change) in zip(SMALL, row, strict=True):
                 plain = base(backbone, args, "cifar100")
+                alpha, _ = TABLE_15[n][backbone]
                 controlled = replace(plain, n=n, alpha=alpha, **settings)
                 published = round(after - change, 1), after
                 labels = {"control": f"{control}, {n} x", "architecture": LABELS[backbone]}

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import reproduce as reproduce_script
 
 from lab.catalogue import find_scripts, question, reproduced
 from lab.page import write_page
@@ -178,6 +179,17 @@ def test_a_damaged_table_is_reported_and_the_others_are_shown(tmp_path, damage):
     assert "This result cannot be read: table2_x.json is damaged" in page.text
     for shown in ("budget: well spent", "died of", "No result yet."):
         assert shown in page.text
+
+
+def test_a_list_names_every_script_and_runs_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reproduce_script, "run", lambda *_, **__: pytest.fail("was run"))
+    reproduce_script.main(["--list"])
+    lines = capsys.readouterr().out.splitlines()
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")} - {"quickstart", "reproduce"}
+    assert sorted(line.split()[0] for line in lines) == sorted(scripts)
+    assert all(len(line.split()) > 3 for line in lines)  # with its question
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_choosing():

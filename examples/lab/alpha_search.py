@@ -1,6 +1,6 @@
 """How strong should the auxiliary loss be? The paper's two searches, and rules that need none."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -85,18 +85,33 @@ def compare_searches(recipe: Recipe, seeds: Sequence[int], run: Runner) -> xr.Da
     )
 
 
-def draw_searches(result: xr.Dataset, published: dict[str, float]) -> Figure:
-    """A row for each architecture: the grid on the left, what each method reaches on the right."""
-    names = list(result["architecture"].values)
-    size = (10, 0.6 + 3.2 * len(names))
-    figure, axes = plt.subplots(len(names), 2, figsize=size, layout="constrained", squeeze=False)
-    for (left, right), name in zip(axes, names, strict=True):
-        part = result.sel(architecture=name)
+def join_searches(found: Mapping[tuple[str, int], xr.Dataset]) -> xr.Dataset:
+    """One Dataset over `architecture` and `n`; NaN where a pair was not searched."""
+    names = list(dict.fromkeys(name for name, _ in found))
+    parts = []
+    for name in names:
+        mine = {n: part for (other, n), part in found.items() if other == name}
+        number = xr.Variable("n", list(mine), {"long_name": "branches at each layer"})
+        parts.append(_joined(list(mine.values()), number))
+    return _joined(parts, xr.Variable("architecture", names, {"long_name": "backbone"}))
+
+
+def draw_searches(
+    found: Mapping[tuple[str, int], xr.Dataset],
+    published: Mapping[tuple[str, int], Sequence[float]],
+) -> Figure:
+    """A row for each backbone and number of branches: the grid, and what each method reaches."""
+    size = (10, 0.6 + 3.2 * len(found))
+    figure, axes = plt.subplots(len(found), 2, figsize=size, layout="constrained", squeeze=False)
+    for (left, right), ((name, n), part) in zip(axes, found.items(), strict=True):
         for seed in part["seed"].values:
             values = part["held_out_accuracy"].sel(seed=seed)
             left.plot(part["candidate"], values, marker="o", markersize=3, label=f"seed {seed}")
-        left.axvline(published[name], color="C1", linestyle="--", label="published choice")
-        left.set(xscale="log", xlabel="alpha", ylabel="held-out accuracy / %", title=name)
+        for place, alpha in enumerate(published[name, n]):
+            label = "" if place else "published choice"
+            left.axvline(alpha, color="C1", linestyle="--", label=label)
+        left.set(xscale="log", xlabel="alpha", ylabel="held-out accuracy / %")
+        left.set_title(f"{name}, {n} x")
         left.legend(fontsize=8)
         for place in range(part.sizes["search"]):
             values = part["accuracy"].isel(search=place)
@@ -108,6 +123,10 @@ def draw_searches(result: xr.Dataset, published: dict[str, float]) -> Figure:
         right.set(ylabel="test accuracy / %", title="what each method reaches")
         right.margins(x=0.15)
     return figure
+
+
+def _joined(parts: Sequence[xr.Dataset], dim: xr.Variable) -> xr.Dataset:
+    return xr.concat(parts, dim, combine_attrs="drop_conflicts", data_vars="all", join="outer")
 
 
 def _held_out(

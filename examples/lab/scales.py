@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.recipe import Recipe
+from lab.strengths import TABLE_15
 
 LABELS = {
     "mlp": "MLP",
@@ -18,7 +19,7 @@ LABELS = {
     "vit_base": "ViT-B/16",
 }
 SMALL = ("mlp", "cnn", "vit6")
-ALPHA_20 = {"mlp": 0.1, "cnn": 0.1, "vit6": 1.0}  # table 15, for 20 branches
+ALPHA_20 = {backbone: alpha for backbone, (alpha, _) in TABLE_15[20].items()}
 SEEDS = {"smoke": 2, "cpu": 3, "paper": 10}
 FIRST_SEED = 42
 

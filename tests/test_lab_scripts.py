@@ -1,0 +1,345 @@
+"""What each script asks for, and what it reads off the runs: nothing is trained here."""
+
+from argparse import Namespace
+from dataclasses import asdict
+
+import figure4_attention
+import figure6_attention
+import figure7_dynamics
+import matplotlib as mpl
+import numpy as np
+import pytest
+import table1_dose_response
+import table3_coatnet
+import table6_controls
+import table13_label_noise
+import table15_alpha_search
+import table29_all_active
+import xarray as xr
+from PIL import Image
+
+mpl.use("agg")
+
+from lab.alpha_search import COARSE, METHODS, fine
+from lab.recipe import Recipe
+from lab.strengths import TABLES_16_TO_19
+
+SCALES = ("smoke", "cpu", "paper")
+TABLE_15 = """
+1  MLP    0.0001 0.001 100.0
+1  CNN    0.0003 0.01  100.0
+1  ViT-6L 0.001  0.1   4.642
+7  MLP    0.0001 0.001 0.1
+7  CNN    0.0003 0.001 0.1
+7  ViT-6L 0.001  0.01  4.642
+10 MLP    0.0001 0.001 0.1
+10 CNN    0.0003 0.001 1.0
+10 ViT-6L 0.001  0.01  4.642
+20 MLP    0.0001 0.001 0.1
+20 CNN    0.0003 0.001 0.1
+20 ViT-6L 0.001  0.01  1.0
+"""
+CHOSEN = {  # n, architecture: rate, decay, alpha
+    (int(n), name): tuple(map(float, values))
+    for n, name, *values in (line.split() for line in TABLE_15.split("\n") if line)
+}
+TABLE_1 = {
+    "MLP": {1: (23.2, 24.3), 7: (23.4, 22.1), 10: (23.3, 21.7), 20: (23.2, 21.1)},
+    "CNN": {1: (39.5, 30.8), 7: (39.8, 31.7), 10: (39.7, 24.3), 20: (39.7, 33.6)},
+    "ViT-6L": {1: (35.8, 35.9), 7: (35.9, 40.0), 10: (36.0, 41.8), 20: (36.1, 45.3)},
+}
+
+
+@pytest.fixture
+def cells_of(monkeypatch):
+    """The cells that a script would train."""
+
+    def find(script, *options):
+        found = []
+        monkeypatch.setattr(script, "study", lambda cells, *_, **__: found.extend(cells))
+        script.main(list(options))
+        return found
+
+    return find
+
+
+def changed(cell):
+    """What sets the asymmetric recipe apart from the plain one."""
+    plain, asymmetric = asdict(cell.plain), asdict(cell.asymmetric)
+    assert plain["n"] == 0
+    return {name: value for name, value in asymmetric.items() if value != plain[name]}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_table_1_asks_for_tables_1_and_15(cells_of, scale):
+    cells = cells_of(table1_dose_response, "--scale", scale)
+    places = {(cell.labels["architecture"], cell.labels["n"]) for cell in cells}
+    numbers = {"CNN": {20}, "ViT-6L": {1, 20} if scale == "smoke" else {1, 7, 10, 20}}
+    if scale == "paper":
+        numbers = {}
+    assert places == {(a, n) for a in TABLE_1 for n in numbers.get(a, {1, 7, 10, 20})}
+    assert len(cells) == len(places)
+    for cell in cells:
+        name, n = cell.labels["architecture"], cell.labels["n"]
+        rate, decay, alpha = CHOSEN[n, name]
+        expected = {"n": n} if alpha == Recipe.alpha else {"n": n, "alpha": alpha}
+        assert changed(cell) == expected
+        assert cell.asymmetric.alpha == alpha
+        assert cell.published == TABLE_1[name][n]
+        assert cell.plain.backbone == {"MLP": "mlp", "CNN": "cnn", "ViT-6L": "vit6"}[name]
+        assert cell.plain.weight_decay == (decay if scale == "paper" else CHOSEN[20, name][1])
+        assert cell.plain.data == ("digits" if scale == "smoke" else "cifar100")
+        if scale == "paper":
+            assert (cell.plain.lr, cell.plain.epochs, cell.plain.per_class) == (rate, 200, None)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_table_6_changes_what_each_control_is_about(cells_of, scale):
+    cells = cells_of(table6_controls, "--scale", scale)
+    asked = {
+        "capacity": {"connected": False},
+        "heterogeneity": {"loss": "ce"},
+        "random init": {"init": "default"},
+    }
+    numbers = (1, 10, 20) if scale == "paper" else (20,)
+    labels = [(f"{c}, {n} x", a) for c in asked for n in numbers for a in TABLE_1]
+    assert [(c.labels["control"], c.labels["architecture"]) for c in cells] == labels
+    for cell in cells:
+        control, _, number = cell.labels["control"].partition(", ")
+        n = int(number.removesuffix(" x"))
+        alpha = CHOSEN[n, cell.labels["architecture"]][2]
+        strength = {} if alpha == Recipe.alpha else {"alpha": alpha}
+        assert changed(cell) == {"n": n} | strength | asked[control]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_table_29_compares_all_active_with_one(cells_of, scale):
+    cells = cells_of(table29_all_active, "--scale", scale)
+    active = {"all of 3 active": "all", "one of 3 active": 1}
+    published = [(24.6, 20.7), (39.9, 36.2), (36.2, 42.1), (24.6, 23.7), (40.0, 33.9), (36.5, 44.0)]
+    assert [cell.published for cell in cells] == published
+    assert [c.labels["active"] for c in cells] == [label for label in active for _ in range(3)]
+    for cell in cells:
+        assert cell.asymmetric.active == active[cell.labels["active"]]
+        assert cell.asymmetric.n == 3
+        assert cell.asymmetric.alpha == CHOSEN[7, cell.labels["architecture"]][2]
+        assert set(changed(cell)) <= {"n", "alpha", "active"}
+
+
+@pytest.mark.parametrize(
+    ("scale", "levels"),
+    [("smoke", [0, 40, 90]), ("cpu", [0, 20, 40, 60, 80]), ("paper", list(range(0, 100, 10)))],
+)
+def test_table_13_flips_the_labels_of_both_kinds(cells_of, scale, levels):
+    cells = cells_of(table13_label_noise, "--scale", scale)
+    assert [cell.labels["flipped"] for cell in cells] == levels * 2
+    for cell in cells:
+        share, classes = cell.labels["flipped"] / 100, cell.labels["table"].split("-")[-1]
+        assert cell.plain.label_noise == cell.asymmetric.label_noise == share
+        assert changed(cell) == {"n": 1, "alpha": {"10": 25.0, "100": 100.0}[classes]}
+        assert cell.plain.data == ("digits" if scale == "smoke" else f"cifar{classes}")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_table_3_attaches_at_the_stage_it_names(scale):
+    cells = table3_coatnet.cells_of(Namespace(scale=scale, data=None))
+    strengths = {
+        "S2 (convolution)": {1: 4.642, 20: 0.215, 100: 0.1, 300: 0.1},
+        "S3 (transformer)": {1: 21.544, 20: 4.642, 100: 4.642, 300: 0.1},
+    }
+    numbers = (1, 100) if scale == "smoke" else (1, 20, 100, 300)
+    labels = [(stage, n) for stage in strengths for n in numbers]
+    assert [(cell.labels["stage"], cell.labels["n"]) for cell in cells] == labels
+    for cell in cells:
+        stage, n = cell.labels["stage"], cell.labels["n"]
+        where = {"layers": stage[:2].lower(), "n": n, "alpha": strengths[stage][n]}
+        assert changed(cell) == where
+        assert cell.plain.backbone == "coatnet"
+
+
+def test_table_26_is_compared_seed_by_seed():
+    cells = table3_coatnet.cells_of(Namespace(scale="paper", data=None))
+    means = [75.26, 75.88, 75.59, 74.54, 75.91, 76.76, 77.08, 76.82]  # table 3
+    assert [cell.published for cell in cells] == [(75.34, mean) for mean in means]
+    coords = {"training": ["plain", "asymmetric"], "stage": list(table3_coatnet.KINDS.values())}
+    coords |= {"n": [1, 20, 100, 300], "seed": [42, 43, 44, 45, 46, 47]}
+    accuracy = xr.DataArray(0.0, coords, list(coords)).copy()
+    accuracy.loc[{"training": "asymmetric", "seed": 44}] = 76.0
+    accuracy.loc[{"training": "asymmetric", "seed": 46, "stage": "S2 (convolution)"}] = 74.7
+    rows = table3_coatnet.seed_rows(cells, xr.Dataset({"accuracy": accuracy}), "paper")
+    assert len(rows) == 8 * 5
+    found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
+    one = "S2 (convolution), 1 x, seed 44, accuracy / %"
+    assert found[one] == (75.94, 76.0, "agrees")
+    assert found["S3 (transformer), 100 x, seed 44, accuracy / %"] == (76.95, 76.0, "disagrees")
+    assert found["S2 (convolution), 300 x, seed 46, accuracy / %"] == (74.7, 74.7, "agrees")
+    assert rows[0].note == "tolerance +- 1.96, three published deviations"
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """What the search for alpha would be asked for, and the rows it prints; a grid finds 3."""
+    recipes, rows = [], []
+
+    def search(recipe, seeds, _):
+        recipes.append(recipe)
+        both = np.full((len(METHODS), len(seeds)), 3.0)
+        both[METHODS.index("two stages")] = np.array(seeds) / 100
+        return xr.Dataset(
+            {
+                "alpha": (("search", "seed"), both),
+                "accuracy": (("search", "seed"), both),
+                "n_runs": ("search", [11, 15, 1, 1]),
+            },
+            {"search": list(METHODS), "seed": list(seeds)},
+        )
+
+    monkeypatch.setattr(table15_alpha_search, "compare_searches", search)
+    monkeypatch.setattr(table15_alpha_search, "draw_searches", lambda *_: None)
+    monkeypatch.setattr(
+        table15_alpha_search, "publish", lambda data, _, found, **__: rows.extend([data, *found])
+    )
+    return recipes, rows
+
+
+def test_the_search_covers_table_15(searched):
+    table15_alpha_search.main(["--scale", "paper"])
+    recipes, (data, *rows) = searched
+    names = {"mlp": "MLP", "cnn": "CNN", "vit6": "ViT-6L"}
+    asked = {(r.n, names[r.backbone]): (r.lr, r.weight_decay) for r in recipes}
+    assert asked == {place: (rate, decay) for place, (rate, decay, _) in CHOSEN.items()}
+    assert {recipe.data for recipe in recipes} == {"cifar100"}
+    assert data["seed"].values.tolist() == list(range(42, 52))
+    found = {row.quantity: row for row in rows}
+    for (n, name), (_, _, alpha) in CHOSEN.items():
+        row = found[f"{name}, {n} x, alpha of the grid"]
+        assert (row.published, row.here) == (alpha, 3.0)
+        assert row.verdict == ("agrees" if alpha == 4.642 else "disagrees")  # a step is 2.15
+
+
+def test_the_search_covers_tables_16_to_19(searched, tmp_path):
+    for part in ("train", "val"):
+        for label in ("cat", "dog"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for index in range(10):
+                Image.new("RGB", (40, 30)).save(tmp_path / part / label / f"{index}.png")
+    names = ["resnet18", "vit_base"]
+    options = ["--architectures", *names, "--data", str(tmp_path)]
+    table15_alpha_search.main(["--scale", "paper", *options])
+    recipes, (data, *rows) = searched
+    assert [(r.backbone, r.n) for r in recipes] == [(b, n) for b in names for n in (1, 10, 20)]
+    assert data["seed"].values.tolist() == [42, 43, 44, 45]
+    assert data["alpha"].sizes["architecture"] == 2
+    resnet = recipes[0]
+    assert (resnet.optimizer, resnet.lr, resnet.batch, resnet.epochs) == ("sgd", 0.2, 512, 90)
+    assert (resnet.image, resnet.milestones, resnet.data) == (224, (30, 60, 80), str(tmp_path))
+    held = Recipe(**asdict(resnet) | {"held_out": 0.1}).images()
+    assert len(held.x_train) == 18
+    assert all("/train/" in name for name in held.x_test.tolist())
+    found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
+    by_seed = zip((0.0178, 0.0042, 0.0178, 0.0032), range(42, 46), strict=True)
+    for alpha, seed in by_seed:
+        expected = alpha, seed / 100, "disagrees"
+        assert found[f"ResNet-18, 1 x, seed {seed}, alpha of two stages"] == expected
+    assert found["ResNet-18, 10 x, seed 43, alpha of two stages"] == (0.5623, 0.43, "agrees")
+    assert found["candidates of stage 1"][2] == "agrees"
+    assert len(rows) == 2 + 6 * (4 + len(METHODS))
+
+
+def test_the_strengths_of_imagenet_are_candidates_of_the_two_stages():
+    candidates = np.concatenate([fine(centre) for centre in COARSE])
+    for row in TABLES_16_TO_19.values():
+        for alpha in np.concatenate(list(row.values())):
+            assert np.abs(candidates / alpha - 1).min() < 0.02  # four decimals are printed
+
+
+def test_a_pair_that_was_not_searched_is_nan(searched):
+    table15_alpha_search.main(["--scale", "paper", "--architectures", "mlp", "resnet50"])
+    recipes, (data, *_) = searched
+    assert {r.backbone: r.data for r in recipes} == {"mlp": "cifar100", "resnet50": "imagenet"}
+    missing = data["alpha"].isnull().all(["search", "seed"])
+    assert missing.sel(architecture="ResNet-50", n=7).item()
+    assert int(missing.sum()) == 1
+
+
+def test_another_number_of_branches_is_searched(tmp_path):
+    output = tmp_path / "search.nc"
+    options = ["--n", "2", "3", "--cache", str(tmp_path / "cache"), "--output", str(output)]
+    table15_alpha_search.main(options)
+    with xr.open_dataset(output, engine="h5netcdf") as result:
+        assert result["n"].values.tolist() == [2, 3]
+        assert result["architecture"].values.tolist() == ["MLP"]
+        assert bool(result["accuracy"].notnull().all())
+
+
+@pytest.fixture
+def rows_from(monkeypatch):
+    """The rows of a figure's script, of runs that are made up."""
+
+    def find(script, runs):
+        rows = []
+        monkeypatch.setattr(script, "main_runs", lambda *_, **__: (runs, "nothing"))
+        monkeypatch.setattr(script, "publish", lambda _, __, found, **___: rows.extend(found))
+        script.main([])
+        return {row.quantity: row.here for row in rows}
+
+    return find
+
+
+KINDS = {"training": ["plain", "asymmetric"], "seed": [42, 43]}
+
+
+def test_figure_7_divides_by_the_plain_runs(rows_from, monkeypatch):
+    monkeypatch.setattr(figure7_dynamics, "draw", lambda _: None)
+    runs = {}
+    for factor, name in enumerate(("mlp", "cnn", "vit6"), start=2):
+        norms = np.ones((2, 2, 4)) * np.array([1.0, factor])[:, None, None]
+        losses = np.broadcast_to([8.0, 7.0, 5.0, 2.0 * factor], (2, 2, 4)).copy()
+        losses[0] = np.nan
+        dims = ("training", "seed", "step")
+        values = {
+            "grad_norm": (dims, norms),
+            "loss_aux": (dims, losses),
+            "loss_main": (dims, norms),
+        }
+        runs[name] = xr.Dataset(values, KINDS | {"step": np.arange(4)})
+    found = rows_from(figure7_dynamics, runs)
+    for factor, label in enumerate(("MLP", "CNN", "ViT-6L"), start=2):
+        assert found[f"{label}, gradient norm with / without"] == factor
+        assert found[f"{label}, auxiliary loss last / first"] == factor / 4
+
+
+def test_figure_6_reads_the_last_layer_at_its_three_stages(rows_from, monkeypatch):
+    monkeypatch.setattr(figure6_attention.attention, "plot_maps", lambda *_, **__: _axes())
+    monkeypatch.setattr(figure6_attention.attention, "plot_statistics", lambda *_, **__: _axes())
+    coords = KINDS | {"seen_epoch": np.arange(1, 11), "layer": [f"blocks.{i}" for i in range(6)]}
+    coords |= {"sample": np.arange(2), "head": np.arange(2)}
+    shape = [len(values) for values in coords.values()]
+    kind, _, epoch, layer, _, _ = np.indices(shape)
+    value = np.where(kind == 1, 100.0 * (epoch + 1) + 10.0 * layer, 1.0)
+    run = xr.Dataset(coords=coords)
+    for place, name in enumerate(figure6_attention.PUBLISHED):
+        run[name] = tuple(coords), value + place * kind
+    run["weight"] = (*coords, "key"), np.zeros((*shape, 4))
+    found = rows_from(figure6_attention, {"vit6": run})
+    for place, name in enumerate(("peak", "entropy", "gini", "coverage")):
+        changes = [found[f"change of {name}, stage {stage}"] for stage in (1, 2, 3)]
+        assert changes == [epoch * 100 + 50 + place - 1 for epoch in (2, 6, 10)]
+
+
+def test_figure_4_sums_the_highest_quarter_of_the_last_layer(rows_from, monkeypatch):
+    monkeypatch.setattr(figure4_attention, "draw", lambda *_: None)
+    coords = KINDS | {"seen_epoch": [1, 2], "layer": [f"blocks.{i}" for i in range(6)]}
+    coords |= {"sample": np.arange(4), "head": np.arange(2), "key": np.arange(16)}
+    weight = np.zeros([len(values) for values in coords.values()])
+    weight[..., 3] = 1.0  # all on one patch, except at the end, in the last layer
+    weight[0, :, -1, -1] = 1 / 16
+    weight[1, :, -1, -1] = 0.2 / 12
+    weight[1, :, -1, -1, :, :, [2, 5, 6, 11]] = 0.2
+    run = xr.Dataset({"weight": (tuple(coords), weight)}, coords)
+    found = rows_from(figure4_attention, {"vit6": run})
+    assert found["ViT-6L, change of the focus"] == pytest.approx(0.8 - 0.25)
+
+
+def _axes():
+    return mpl.figure.Figure().subplots(1, 1, squeeze=False)
