@@ -96,6 +96,30 @@ def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
     assert F.scaled_dot_product_attention is real
 
 
+@pytest.mark.parametrize("kind", ["kernel", "softmax"])
+def test_every_layer_is_compared_with_its_own_output(monkeypatch, kind):
+    """The second layer alone does not reproduce what it used."""
+    described = getattr(_call, f"of_{kind}")
+
+    def wrong(place, *args, **known):
+        if place.layer == "1" and kind == "kernel":
+            args = (args[0], args[1] | {"scale": 3.0})
+        elif place.layer == "1":
+            args = (3 * args[0], args[1])  # other scores than those of the softmax
+        return described(place, *args, **known)
+
+    monkeypatch.setattr(f"attention._tap.of_{kind}", wrong)
+    way = "fused" if kind == "kernel" else "aten"
+    model = nn.Sequential(Split(way), Split(way))
+    with pytest.raises(RuntimeError, match="layer '1': the attention read does not reproduce"):
+        attention.capture(model, torch.randn(2, 7, 16), queries="mean")
+
+
+def test_scores_that_change_after_their_softmax_are_not_returned():
+    with pytest.raises(RuntimeError, match="layer '': the attention read does not reproduce"):
+        attention.capture(Split("overwritten"), torch.randn(2, 7, 16), queries="mean")
+
+
 BAD = {
     "queries": ["none", [], "", 3, [1.5], [True, False], torch.tensor([True, False])],
     "keys": ["cls"],
@@ -143,6 +167,13 @@ class Split(nn.Module):
             return (q.softmax(-1) @ (k.softmax(-2).mT @ v)).transpose(1, 2).flatten(2)
         if self.way == "transposed":
             return ((k @ q.mT).softmax(-2).mT @ v).transpose(1, 2).flatten(2)
+        if self.way == "fused":
+            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if self.way == "overwritten":
+            scores = q @ k.mT
+            weights = scores.softmax(-1)
+            scores.mul_(3)
+            return (weights @ v).transpose(1, 2).flatten(2)
         return (torch.ops.aten.softmax(q @ k.mT, -1) @ v).transpose(1, 2).flatten(2)
 
 
