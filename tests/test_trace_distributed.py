@@ -70,6 +70,15 @@ def test_compare_averages_over_the_processes_it_is_told_of(results):
         np.testing.assert_allclose([together, wrapped], whole, rtol=1e-9)
 
 
+def test_what_a_loss_reaches_in_one_process_counts_in_all(results):
+    model = make_network(dropout=0.0).eval()
+    logits, side = model(make_batch()[0])
+    losses = (logits + side).square().mean(), side.cos().mean()
+    expected = compare(model, losses)["cosine_total"].item()
+    for rank in results:
+        np.testing.assert_allclose(rank["one-sided"], expected, rtol=1e-9)
+
+
 def test_noise_averages_over_the_processes_it_is_told_of(results):
     model = make_network(dropout=0.0).eval()
     x, y = make_batch(size=32)

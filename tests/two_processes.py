@@ -26,6 +26,7 @@ def main() -> None:
     results["refused"] = refusals()
     results["compared"] = compared(rank)
     results["noise"] = noises(rank)
+    results["one-sided"] = one_sided(rank)
     torch.save(results, f"{sys.argv[1]}.{rank}")
     dist.destroy_process_group()
 
@@ -126,6 +127,15 @@ def noises(rank: int) -> list[list[float]]:
         for network, group in ((model, None), (model, dist.group.WORLD), (wrapped, "auto"))
     ]
     return [one["cosine_total"].values.tolist() for one in found]
+
+
+def one_sided(rank: int) -> float:
+    """The auxiliary loss depends on the model in the first process only."""
+    model = make_network(dropout=0.0).eval()
+    logits, side = model(make_batch()[0])
+    auxiliary = side.cos().mean() if rank == 0 else torch.zeros((), dtype=side.dtype)
+    losses = (logits + side).square().mean(), auxiliary
+    return compare(model, losses, group=dist.group.WORLD)["cosine_total"].item()
 
 
 def noise_of(model: nn.Module, size: int = 16) -> None:
