@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+import xarray as xr
 from small_vit import small_vit
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
@@ -169,6 +170,8 @@ class Split(nn.Module):
             return ((k @ q.mT).softmax(-2).mT @ v).transpose(1, 2).flatten(2)
         if self.way == "fused":
             return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if self.way == "logarithm":
+            return (F.log_softmax(q @ k.mT, -1).exp() @ v).transpose(1, 2).flatten(2)
         if self.way == "overwritten":
             scores = q @ k.mT
             weights = scores.softmax(-1)
@@ -199,6 +202,15 @@ def test_a_softmax_along_another_axis_is_named():
 def test_a_softmax_called_as_an_operator_is_read():
     seen = attention.capture(beside_a_readable_layer("aten"), torch.randn(2, 7, 16), queries="mean")
     assert list(seen["layer"]) == ["0", "1.self_attn"]
+
+
+def test_the_exponential_of_a_log_softmax_is_read():
+    model, x = beside_a_readable_layer("logarithm").double(), torch.randn(2, 7, 16).double()
+    seen = attention.capture(model, x, queries="mean")
+    assert list(seen["layer"]) == ["0", "1.self_attn"]
+    model[0].way = "aten"
+    expected = attention.capture(model, x, queries="mean")
+    xr.testing.assert_allclose(seen.drop_attrs(), expected.drop_attrs(), rtol=1e-9)
 
 
 def test_passes_of_different_sizes_are_refused():
