@@ -27,6 +27,10 @@ _UNREADABLE = ("attention", "attn", "flash", "fmha")  # in the names of kernels 
 _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
 _SOFTMAX |= {torch.ops.aten.softmax, torch.ops.aten.softmax.int}
 _SOFTMAX |= {torch.ops.aten._softmax, torch.ops.aten._softmax.default}
+_LOGARITHMS = {F.log_softmax, torch.log_softmax, Tensor.log_softmax, torch.special.log_softmax}
+_LOGARITHMS |= {torch.ops.aten.log_softmax, torch.ops.aten.log_softmax.int}
+_LOGARITHMS |= {torch.ops.aten._log_softmax, torch.ops.aten._log_softmax.default}
+_EXPONENTIALS = {torch.exp, torch.exp_, Tensor.exp, Tensor.exp_}
 _PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__}
 _PRODUCTS |= {torch.bmm, Tensor.bmm, torch.baddbmm, Tensor.baddbmm, torch.einsum}
 # What may happen to a map between its softmax and its product with the values.
@@ -46,6 +50,7 @@ _CARRYING |= {Tensor.mT.__get__}  # type: ignore[attr-defined]
 _ROLES: dict[Any, str] = dict.fromkeys(_CARRYING, "carries")
 _ROLES |= dict.fromkeys(_MIXING, "mixes") | dict.fromkeys(_PRODUCTS, "multiplies")
 _ROLES |= dict.fromkeys(_SOFTMAX, "softmax") | dict.fromkeys(_KERNELS, "kernel")
+_ROLES |= dict.fromkeys(_LOGARITHMS, "logarithm") | dict.fromkeys(_EXPONENTIALS, "exponential")
 _ROLES |= {F.multi_head_attention_forward: "heads"}
 
 
@@ -61,8 +66,8 @@ class _Candidate:
 class Tap(TorchFunctionMode):
     """Hands every attention call of some modules to `receive`; the model computes as ever.
 
-    A call is one of `scaled_dot_product_attention`, or a softmax over the last axis whose result
-    goes on into a product of matrices.
+    A call is one of `scaled_dot_product_attention`, or a softmax over the last axis (or the
+    exponential of its logarithm) whose result goes on into a product of matrices.
     """
 
     def __init__(self, names: dict[int, str], receive: Callable[[Call, Place], None]) -> None:
@@ -74,10 +79,12 @@ class Tap(TorchFunctionMode):
         self.sideways: dict[str, None] = {}  # layers that multiply a softmax along another axis
         self._last: Place | None = None  # where the latest call was found
         self._maps: Any = WeakIdKeyDictionary()  # by tensor, so that none lives longer for us
+        self._logarithms: Any = WeakIdKeyDictionary()  # of a softmax: what it was taken of
 
     def __exit__(self, *failure: Any) -> None:
         self._last = None
         self._maps.clear()
+        self._logarithms.clear()
         super().__exit__(*failure)
 
     def __torch_function__(
@@ -94,6 +101,12 @@ class Tap(TorchFunctionMode):
         result = func(*args, **kwargs)
         if role == "softmax":
             self._remember(args, kwargs, result)
+        elif role == "logarithm":
+            self._logarithms[result] = args, kwargs
+        elif role == "exponential":
+            taken = self._logarithms.get(args[0]) if args and self._logarithms else None
+            if taken is not None:
+                self._remember(*taken, result)
         elif role is not None and self._maps:
             given = [*args, *kwargs.values()]
             if role == "multiplies":

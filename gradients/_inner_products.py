@@ -7,6 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+# A difference of gradients in half precision has lost the digits that matter.
+HALF = (torch.float16, torch.bfloat16)
+
 
 def inner_products(vectors: list[Tensor | None], *, first_is_sum: bool = False) -> Tensor:
     """Multiply vectors of one shape with each other, adding up in float64.

@@ -19,10 +19,10 @@ def make_recorder(
     if layers is not None:
         recorder = FeatureRecorder(model, layers, sampled)
         if is_sharded(model):
-            recorder.group = ShardRecorder(model).group
+            recorder.group = ShardRecorder(model, separate).group
         return recorder
     if is_sharded(model):
-        return ShardRecorder(model)
+        return ShardRecorder(model, separate)
     return ParameterRecorder(model, separate)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import xarray as xr
 from numpy.typing import NDArray
 from torch import nn
@@ -12,6 +13,7 @@ from tqdm import tqdm
 from gradients._compare import Losses, measure_once
 from gradients._dataset import make_dataset
 from gradients._parameter_recorder import ParameterRecorder
+from gradients._processes import find_group
 from gradients._settings import check_model
 from gradients._shard_recorder import is_sharded
 from resonance import AtMost, preserving, provenance, take
@@ -27,6 +29,7 @@ def noise(
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
+    group: Any = "auto",
 ) -> xr.Dataset:
     """Measure how much the cosine of two gradients varies between mini-batches.
 
@@ -34,7 +37,7 @@ def noise(
     of the bootstrap over mini-batches: with fewer than some ten of them they are too narrow.
 
     Args:
-        model: Any module, in the mode to be measured. Left as it was.
+        model: Any module but a `fully_shard` one, in the mode to be measured. Left as it was.
         data: As for `resonance.take`.
         losses: Maps `(inputs, targets)` to two losses: of the model's own forward, and auxiliary.
         samples: How many samples to draw, if there are so many; None takes all.
@@ -42,6 +45,8 @@ def noise(
         resamples: Bootstrap samples.
         confidence: Share of them inside an interval.
         seed: Decides samples, dropout and bootstrap.
+        group: As for `Trace`: each mini-batch is then what the processes hold of it together, in
+            equal shares, and each must bring as many.
 
     Returns:
         Dataset with `dot`, `norm_main`, `norm_aux`, `cosine (batch, layer)`, `cosine_total (batch)`
@@ -49,8 +54,8 @@ def noise(
         `variance_total`, and each with its interval in `..._low` and `..._high`.
 
     Raises:
-        ValueError: If there are fewer than two mini-batches or not two losses, or a setting is out
-            of range.
+        ValueError: If there are fewer than two mini-batches or not two losses, a setting is out of
+            range, or the processes that share the model are unknown.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -67,10 +72,14 @@ def noise(
     _check(resamples, confidence)
     if is_sharded(model):
         raise ValueError("`model`: expected a module that is not sharded; use `Trace`")
+    processes = find_group(model, group)
     batches = take(data, samples, seed, model=model, batch_size=batch_size)
+    if processes is not None:
+        _check_alike(processes, len(batches), next(model.parameters()).device)
     if len(batches) < 2:
         raise ValueError(f"`batch_size`: expected at least two mini-batches, got {len(batches)}")
     recorder = ParameterRecorder(model, separate=True)
+    recorder.group = processes
     rows = []
     with preserving(model):
         torch.manual_seed(seed)
@@ -115,6 +124,17 @@ def _intervals(
 
 def _variance(values: NDArray[np.float64], axis: int) -> Any:
     return np.var(values, axis=axis, ddof=1)
+
+
+def _check_alike(group: dist.ProcessGroup, n_batches: int, device: torch.device) -> None:
+    ends = torch.tensor([n_batches, -n_batches], device=device)
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
+    most, fewest = ends[0].item(), -ends[1].item()
+    if most != fewest:  # one would wait for the others for ever
+        raise ValueError(
+            "`data`: expected as many mini-batches in each process, got between "
+            f"{fewest} and {most}"
+        )
 
 
 def _check(resamples: int, confidence: float) -> None:

@@ -10,12 +10,11 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from gradients._graph import reached_leaves, undisturbed
-from gradients._inner_products import added, inner_products
+from gradients._inner_products import HALF, added, inner_products
 from gradients._measurement import Measurement
 from gradients._parameters import parameters_by_layer, same_places, sizes_of
 from gradients._processes import mean_over, union_over
 
-_HALF = (torch.float16, torch.bfloat16)
 Row = list[Tensor | None]  # the gradients of one parameter, one per loss
 
 
@@ -50,8 +49,7 @@ class ParameterRecorder:
         self.disarm()
         self.parameters = same_places(self.model, self.parameters, self.layers, self.owners)
         wanted = [i for i, p in enumerate(self.parameters) if p.requires_grad]
-        # A difference of half-precision gradients has lost the digits that matter.
-        half = any(self.parameters[i].dtype in _HALF for i in wanted)
+        half = any(self.parameters[i].dtype in HALF for i in wanted)
         separate = half if self.separate is None else self.separate
         reached = np.zeros((len(self.parameters), len(losses)), dtype=bool)
         leaves, compiled = reached_leaves(losses[0])

@@ -10,6 +10,7 @@ def check_settings(
     level: str,
     layers: str | Sequence[str] | None,
     scaler: object,
+    separate: bool | None,
     group: object,
 ) -> None:
     """Raise a TypeError or ValueError if the settings of a trace do not fit."""
@@ -24,6 +25,11 @@ def check_settings(
     if (layers is None) != (level == "parameter"):
         wanted = "names of layers" if layers is None else "None; `regroup` chooses afterwards"
         raise ValueError(f"`layers`: expected {wanted} with level={level!r}, got {layers!r}")
+    if level == "activation" and separate is not None:
+        raise ValueError(
+            "`separate`: expected None with level='activation', where one pass carries all losses, "
+            f"got {separate!r}; use level='parameter'"
+        )
 
 
 def check_model(model: object) -> None:

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from gradients._graph import reached_leaves, undisturbed
-from gradients._inner_products import added, inner_products
+from gradients._inner_products import HALF, added, inner_products
 from gradients._measurement import Measurement
 from gradients._parameters import parameters_by_layer, sizes_of
 
@@ -18,11 +18,12 @@ class ShardRecorder:
     """Reads gradients of a `fully_shard` model, where only `backward` computes any.
 
     Each auxiliary loss is backpropagated first, with every `.grad` set aside; then the caller
-    backpropagates the sum. Each process multiplies its own shards, and the products are added up.
+    backpropagates the sum, of which the first loss is what remains, or it is backpropagated by
+    itself too. Each process multiplies its own shards, and the products are added up.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, separate: bool | None) -> None:
+        self.model, self.separate = model, separate
         self.parameters, self.layers, self.owners = parameters_by_layer(model)
         self.sizes: list[int] | None = sizes_of(self.parameters, self.owners)
         self.group: dist.ProcessGroup | None = _common_group(self.parameters)
@@ -37,7 +38,8 @@ class ShardRecorder:
     def arm(self, losses: Sequence[Tensor], factor: Tensor, *, whole_update: bool) -> None:
         """Backpropagate the single losses, and set `.grad` aside for their sum."""
         del whole_update  # the products wait for the other processes in any case
-        if not all(group.reduce_grads for group in _shard_groups(self.model)):
+        groups = _shard_groups(self.model)
+        if not all(group.reduce_grads for group in groups):
             raise ValueError(
                 "`model`: gradients that wait unsharded for a later micro-batch "
                 "(`set_requires_gradient_sync(False)`) cannot be told apart by loss; leave the "
@@ -48,12 +50,19 @@ class ShardRecorder:
                 f"`model`: expected the {len(self.parameters)} parameters that it had when the "
                 f"trace was made, got {len(list(self.model.parameters()))}; make a new trace"
             )
-        columns = [self._gradient(loss, factor) for loss in losses[1:]]
+        dtypes = {p.dtype for p in self.parameters if p.requires_grad}
+        dtypes |= {p.param_dtype for group in groups for p in group.fsdp_params}
+        separate = not dtypes.isdisjoint(HALF) if self.separate is None else self.separate
+        self._first_is_sum = not separate
+        first = 0 if separate else 1
+        columns = [self._gradient(loss, factor) for loss in losses[first:]]
         for sums, *found in zip(self._sums, *columns, strict=True):
             if not sums:
                 sums += [None] * len(losses)
-            for column, gradient in enumerate(found, start=1):
+            for column, gradient in enumerate(found, start=first):
                 sums[column] = added(sums[column], gradient)
+        if separate:
+            return  # nothing is to be read from the sum's own pass
         self._aside = [p.grad for p in self.parameters]
         for p in self.parameters:
             p.grad = None
@@ -72,7 +81,7 @@ class ShardRecorder:
         count = max(len(sums) for sums in self._sums)
         products = torch.stack(
             [
-                inner_products(sums, first_is_sum=True)
+                inner_products(sums, first_is_sum=self._first_is_sum)
                 if any(gradient is not None for gradient in sums)
                 else torch.zeros(count * (count + 1) // 2).double().to(_local(p).device)
                 for sums, p in zip(self._sums, self.parameters, strict=True)

@@ -34,6 +34,8 @@ class Trace:
     With `level="activation"` the gradients are those at the outputs of `layers`, the attachment
     points, at next to no cost: "auxiliary" is what enters there through the layer's own branches,
     "main" all that arrives from above (at the deepest point: the main loss's gradient alone).
+    It is what remains of their sum, rounded as the activations are: in half precision, take
+    `level="parameter"` where the auxiliary gradient is more than some ten times the main one.
 
     Args:
         model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
@@ -49,9 +51,10 @@ class Trace:
         scaler: A `torch.amp.GradScaler`: `backward` scales by it, and what is recorded is unscaled.
         separate: Differentiate the first loss by itself too, at the cost of one more pass,
             instead of taking the others away from the total. By default only where parameters
-            are in half precision. Worth it if the auxiliary gradient is far larger than the main
-            one, since rounding is in proportion to the larger: 30 times under autocast, 100000
-            times in float32 (where it puts the cosine off by a few tenths of a per cent).
+            are in half precision, or `fully_shard` casts them to it; not for activations. Worth it
+            if the auxiliary gradient is far larger than the main one, since rounding is in
+            proportion to the larger: 30 times under autocast, 100000 times in float32 (where it
+            puts the cosine off by a few tenths of a per cent).
         group: Processes to average gradients over: "auto" for those of the wrapper, a
             `ProcessGroup`, or None for this process alone.
 
@@ -84,7 +87,7 @@ class Trace:
         separate: bool | None = None,
         group: Any = "auto",
     ) -> None:
-        check_settings(model, every, level, layers, scaler, group)
+        check_settings(model, every, level, layers, scaler, separate, group)
         self.model, self.every, self.level, self.scaler = model, every, level, scaler
         self.objectives = None if objectives is None else check_names(objectives)
         self.step = 0

@@ -37,6 +37,17 @@ def test_maps_lie_on_the_grid_of_patches(trace):
     assert [ax.get_title() for ax in axes[0, 1:]] == ["blocks.0.attn", "blocks.1.attn"]
 
 
+def test_rows_of_two_dimensions_are_named_as_they_are_drawn(trace):
+    trainings = xr.Variable("training", ["plain", "helped", "late"])
+    scaled = [trace.assign(weight=trace["weight"] * factor) for factor in (1, 2, 3)]
+    both = xr.concat(scaled, dim=trainings, combine_attrs="drop_conflicts")
+    axes = attention.plot_maps(both)
+    for ax, (training, step) in zip(axes[:, 0], np.ndindex(3, 2), strict=True):
+        at = both["weight"].isel(training=training, step=step, sample=0, layer=0).mean("head")
+        np.testing.assert_allclose(ax.get_images()[0].get_array(), at.values.reshape(4, 4))
+        assert ax.get_ylabel() == f"{trainings.values[training]}, step {both.step.values[step]}"
+
+
 def test_maps_that_keep_the_class_token_are_drawn_without_it():
     seen = attention.capture(small_vit(), torch.randn(1, 3, 32, 32), maps=True, keys="all")
     axes = attention.plot_maps(seen)

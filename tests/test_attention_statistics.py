@@ -148,6 +148,15 @@ def test_object_mask_against_loops(keys):
     xr.testing.assert_equal(got, again)
 
 
+def test_windows_have_no_place_on_the_object():
+    seen = attention.capture(small_vit(), torch.randn(2, 3, 32, 32), maps=True)
+    windowed = seen.assign_coords(n_windows=("layer", [1, 4]))
+    got = attention.statistics(windowed, mask=np.ones((2, 4, 4)))
+    for name in ("object_mass", "object_coverage"):
+        assert got[name].isel(layer=0).notnull().all()
+        assert got[name].isel(layer=1).isnull().all()
+
+
 def test_bad_maps_and_masks_are_named():
     seen = attention.capture(small_vit(), torch.randn(2, 3, 32, 32), maps=True)
     with pytest.raises(ValueError, match="`maps`: expected `weight`"):

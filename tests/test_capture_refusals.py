@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+import xarray as xr
 from small_vit import small_vit
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
@@ -96,6 +97,30 @@ def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
     assert F.scaled_dot_product_attention is real
 
 
+@pytest.mark.parametrize("kind", ["kernel", "softmax"])
+def test_every_layer_is_compared_with_its_own_output(monkeypatch, kind):
+    """The second layer alone does not reproduce what it used."""
+    described = getattr(_call, f"of_{kind}")
+
+    def wrong(place, *args, **known):
+        if place.layer == "1" and kind == "kernel":
+            args = (args[0], args[1] | {"scale": 3.0})
+        elif place.layer == "1":
+            args = (3 * args[0], args[1])  # other scores than those of the softmax
+        return described(place, *args, **known)
+
+    monkeypatch.setattr(f"attention._tap.of_{kind}", wrong)
+    way = "fused" if kind == "kernel" else "aten"
+    model = nn.Sequential(Split(way), Split(way))
+    with pytest.raises(RuntimeError, match="layer '1': the attention read does not reproduce"):
+        attention.capture(model, torch.randn(2, 7, 16), queries="mean")
+
+
+def test_scores_that_change_after_their_softmax_are_not_returned():
+    with pytest.raises(RuntimeError, match="layer '': the attention read does not reproduce"):
+        attention.capture(Split("overwritten"), torch.randn(2, 7, 16), queries="mean")
+
+
 BAD = {
     "queries": ["none", [], "", 3, [1.5], [True, False], torch.tensor([True, False])],
     "keys": ["cls"],
@@ -143,6 +168,15 @@ class Split(nn.Module):
             return (q.softmax(-1) @ (k.softmax(-2).mT @ v)).transpose(1, 2).flatten(2)
         if self.way == "transposed":
             return ((k @ q.mT).softmax(-2).mT @ v).transpose(1, 2).flatten(2)
+        if self.way == "fused":
+            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if self.way == "logarithm":
+            return (F.log_softmax(q @ k.mT, -1).exp() @ v).transpose(1, 2).flatten(2)
+        if self.way == "overwritten":
+            scores = q @ k.mT
+            weights = scores.softmax(-1)
+            scores.mul_(3)
+            return (weights @ v).transpose(1, 2).flatten(2)
         return (torch.ops.aten.softmax(q @ k.mT, -1) @ v).transpose(1, 2).flatten(2)
 
 
@@ -168,6 +202,15 @@ def test_a_softmax_along_another_axis_is_named():
 def test_a_softmax_called_as_an_operator_is_read():
     seen = attention.capture(beside_a_readable_layer("aten"), torch.randn(2, 7, 16), queries="mean")
     assert list(seen["layer"]) == ["0", "1.self_attn"]
+
+
+def test_the_exponential_of_a_log_softmax_is_read():
+    model, x = beside_a_readable_layer("logarithm").double(), torch.randn(2, 7, 16).double()
+    seen = attention.capture(model, x, queries="mean")
+    assert list(seen["layer"]) == ["0", "1.self_attn"]
+    model[0].way = "aten"
+    expected = attention.capture(model, x, queries="mean")
+    xr.testing.assert_allclose(seen.drop_attrs(), expected.drop_attrs(), rtol=1e-9)
 
 
 def test_passes_of_different_sizes_are_refused():

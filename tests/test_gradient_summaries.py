@@ -159,6 +159,20 @@ def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
         width = interval.high - interval.low
         np.testing.assert_allclose(found[f"{name}_total_low"], interval.low, atol=0.06 * width)
         np.testing.assert_allclose(found[f"{name}_total_high"], interval.high, atol=0.06 * width)
+    for layer in ("token", "stem.0", "stem.1"):  # each has its own interval
+        at = found.sel(layer=layer)
+        interval = scipy.stats.bootstrap(
+            (at["cosine"].values,),
+            np.mean,
+            n_resamples=4000,
+            confidence_level=0.9,
+            method="percentile",
+            rng=np.random.default_rng(1),
+        ).confidence_interval
+        width = interval.high - interval.low
+        np.testing.assert_allclose(at["mean_low"], interval.low, atol=0.06 * width)
+        np.testing.assert_allclose(at["mean_high"], interval.high, atol=0.06 * width)
+    assert found["mean_low"].sel(layer=["head", "side"]).isnull().all()
     with pytest.raises(ValueError, match="at least two mini-batches, got 1"):
         gradients.noise(model, (x, y), lambda x, y: (), samples=None, batch_size=120)
     with pytest.raises(ValueError, match="`losses`: expected two, got 1"):

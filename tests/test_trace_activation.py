@@ -161,3 +161,9 @@ def test_hooks_go_with_the_trace_and_stay_off_copies():
     with pytest.raises(KeyboardInterrupt), Trace(model, level="activation", layers=LAYERS):
         raise KeyboardInterrupt
     assert snapshot(model)["hooks"] == clean
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_separate_is_refused_for_activations(separate):
+    with pytest.raises(ValueError, match="`separate`: expected None with level='activation'"):
+        Trace(make_chain(), level="activation", layers=LAYERS, separate=separate)

@@ -7,7 +7,7 @@ import xarray as xr
 from launch import run_ranks
 from small_network import make_batch, make_network, two_losses
 
-from gradients import Trace, compare
+from gradients import Trace, compare, noise
 
 KINDS = [f"{a}{b}" for a in ("ddp", "fsdp") for b in ("", " accumulated", " activation")]
 
@@ -48,12 +48,15 @@ def test_training_is_bitwise_what_it_is_without(results, kind):
 
 def test_what_cannot_be_right_is_refused(results):
     for rank in results:
-        plain, joined, unsynchronised, late, more = rank["refused"]
+        plain, joined, unsynchronised, late, more, alone, sharded, unequal = rank["refused"]
         assert "expected the DistributedDataParallel or fully_shard model" in plain
         assert "needs `backward` instead of `join`" in joined
         assert "set_requires_gradient_sync(False)" in unsynchronised
         assert "expected `fully_shard` before the trace" in late
         assert "parameters that it had when the trace was made" in more
+        assert "expected the DistributedDataParallel or fully_shard model" in alone
+        assert "expected a module that is not sharded" in sharded
+        assert "as many mini-batches in each process, got between 4 and 5" in unequal
 
 
 def test_compare_averages_over_the_processes_it_is_told_of(results):
@@ -65,3 +68,30 @@ def test_compare_averages_over_the_processes_it_is_told_of(results):
         own = compare(model, two_losses(model, *half))["cosine_total"].item()
         np.testing.assert_allclose(alone, own, rtol=1e-12)
         np.testing.assert_allclose([together, wrapped], whole, rtol=1e-9)
+
+
+def test_what_a_loss_reaches_in_one_process_counts_in_all(results):
+    model = make_network(dropout=0.0).eval()
+    logits, side = model(make_batch()[0])
+    losses = (logits + side).square().mean(), side.cos().mean()
+    expected = compare(model, losses)["cosine_total"].item()
+    for rank in results:
+        np.testing.assert_allclose(rank["one-sided"], expected, rtol=1e-9)
+
+
+def test_noise_averages_over_the_processes_it_is_told_of(results):
+    model = make_network(dropout=0.0).eval()
+    x, y = make_batch(size=32)
+
+    def cosines(rows):
+        data, size = (x[rows.flatten()], y[rows.flatten()]), rows.size(1)
+        losses = lambda a, b: two_losses(model, a, b)  # noqa: E731
+        found = noise(model, data, losses, samples=None, batch_size=size)
+        return found["cosine_total"].values
+
+    rows = torch.arange(32).view(4, 8)
+    for index, rank in enumerate(results):
+        alone, together, wrapped = rank["noise"]
+        np.testing.assert_allclose(alone, cosines(rows.chunk(2, 1)[index]), rtol=1e-12)
+        np.testing.assert_allclose(together, cosines(rows), rtol=1e-9)
+        np.testing.assert_allclose(wrapped, cosines(rows), rtol=1e-9)

@@ -1,8 +1,11 @@
 """Real training loops of other libraries, against a loop written by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 import xarray as xr
 from accelerate import Accelerator
@@ -74,6 +77,36 @@ class Refusing:
 def test_accelerate_with_its_own_backward_is_refused():
     with pytest.raises(ValueError, match="trains with torch alone, got DEEPSPEED"):
         gradients.accelerate.backward(Refusing(), Trace(new_network()), torch.zeros(()))
+
+
+@pytest.fixture
+def world():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def begin_lightning(trace, step, world_size):
+    trainer = SimpleNamespace(global_step=step, world_size=world_size, precision_plugin=None)
+    gradients.lightning.TraceCallback(trace).on_train_start(trainer, None)
+
+
+def begin_transformers(trace, step, world_size):
+    arguments, state = SimpleNamespace(world_size=world_size), SimpleNamespace(global_step=step)
+    gradients.transformers.TraceCallback(trace).on_train_begin(arguments, state, None)
+
+
+@pytest.mark.parametrize("begin", [begin_lightning, begin_transformers])
+def test_steps_made_and_processes_are_taken_over(world, begin):
+    model = new_network()
+    resumed, own, single = Trace(model), Trace(model, group=None), Trace(model)
+    begin(resumed, step=7, world_size=2)
+    begin(own, step=0, world_size=2)
+    begin(single, step=0, world_size=1)
+    assert resumed.step == 7
+    assert resumed.group is world
+    assert own.group is None  # asked for
+    assert single.group == "auto"
 
 
 class Lit(LightningModule):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from gradients import Trace, compare
+from gradients import Trace, compare, noise
 
 
 def main() -> None:
@@ -26,6 +26,8 @@ def main() -> None:
         results[kind] = {"trace": found.to_dict(), "bitwise": all(same)}
     results["refused"] = refusals()
     results["compared"] = compared(rank)
+    results["noise"] = noises(rank)
+    results["one-sided"] = one_sided(rank)
     torch.save(results, f"{sys.argv[1]}.{rank}")
     dist.destroy_process_group()
 
@@ -67,7 +69,8 @@ def full(parameter: torch.Tensor) -> torch.Tensor:
 
 def refusals() -> list[str]:
     texts = []
-    for attempt in (one_of_two, join_shards, unsynchronised, sharded_late, one_more_shard):
+    attempts = (one_of_two, join_shards, unsynchronised, sharded_late, one_more_shard)
+    for attempt in (*attempts, noise_of_one, noise_of_shards, noise_of_unequal_shares):
         try:
             attempt()
         except ValueError as error:
@@ -105,6 +108,52 @@ def compared(rank: int) -> list[float]:
         compare(wrapped, two_losses(wrapped, x, y)),
     ]
     return [one["cosine_total"].item() for one in found]
+
+
+def noises(rank: int) -> list[list[float]]:
+    """As `compared`, of four mini-batches."""
+    model = make_network(dropout=0.0).eval()
+    wrapped = DistributedDataParallel(model)
+    x, y = make_batch(size=32)
+    own = torch.arange(32).view(4, 2, 4)[:, rank].flatten()  # half of each eight
+    found = [
+        noise(
+            network,
+            (x[own], y[own]),
+            lambda a, b, network=network: two_losses(network, a, b),
+            samples=None,
+            batch_size=4,
+            group=group,
+        )
+        for network, group in ((model, None), (model, dist.group.WORLD), (wrapped, "auto"))
+    ]
+    return [one["cosine_total"].values.tolist() for one in found]
+
+
+def one_sided(rank: int) -> float:
+    """The auxiliary loss depends on the model in the first process only."""
+    model = make_network(dropout=0.0).eval()
+    logits, side = model(make_batch()[0])
+    auxiliary = side.cos().mean() if rank == 0 else torch.zeros((), dtype=side.dtype)
+    losses = (logits + side).square().mean(), auxiliary
+    return compare(model, losses, group=dist.group.WORLD)["cosine_total"].item()
+
+
+def noise_of(model: nn.Module, size: int = 16) -> None:
+    losses = lambda x, y: two_losses(model, x, y)  # noqa: E731
+    noise(model, make_batch(size), losses, samples=None, batch_size=4)
+
+
+def noise_of_one() -> None:
+    noise_of(make_network())
+
+
+def noise_of_shards() -> None:
+    noise_of(make_model("fsdp"))
+
+
+def noise_of_unequal_shares() -> None:
+    noise_of(make_model("ddp"), size=16 + 4 * dist.get_rank())
 
 
 def join_shards() -> None:
