@@ -26,8 +26,8 @@ PUBLISHED = {
 }
 CLASSES = {"mlp": 10, "cnn": 100, "vit6": 100}
 STATISTICS = {"std": "Std(Loss)", "range": "Range(Loss)", "mean_grad_per_step": "Mean(Grad)"}
-POINTS = {"smoke": (7, 5), "cpu": (25, 11), "paper": (51, 51)}  # each way: MLP, the others
-SAMPLES = {"smoke": 40, "cpu": 500, "paper": 500}
+# Points each way and images: of the MLP, and of the others, which cost far more.
+BUDGETS = {"smoke": [(7, 40), (5, 40)], "cpu": [(25, 500), (9, 100)], "paper": [(51, 500)] * 2}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -38,12 +38,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tolerance", type=float, help="interpolate; every point by default")
     parser.add_argument("--samples", type=int, help="training images")
     args = parser.parse_args(argv)
-    names, samples = list(dict.fromkeys(args.backbone)), args.samples or SAMPLES[args.scale]
+    names = list(dict.fromkeys(args.backbone))
     figure = plt.figure(figsize=(16.8, 4.4 * len(names)), layout="constrained")
     panels = figure.subfigures(len(names), squeeze=False)[:, 0]
-    found, rows, pages, sets, points = [], [], [], {}, []
+    found, rows, pages, sets, spent = [], [], [], {}, {}
     for name, panel in zip(names, panels, strict=True):
-        size = args.size or POINTS[args.scale][name != "mlp"]
+        size, samples = BUDGETS[args.scale][name != "mlp"]
+        size, samples = args.size or size, args.samples or samples
         recipe = base(name, args, f"cifar{CLASSES[name]}", per_class=None)
         images = recipe.images()
         settings = {"size": size, "samples": samples, "tolerance": args.tolerance}
@@ -57,10 +58,11 @@ def main(argv: list[str] | None = None) -> None:
         found.append(part)
         pages.append(landscape.html_surface(surfaces["plain"]))
         sets[recipe.data.rsplit("/", 1)[-1]] = None
-        points.append(f"{LABELS[name]} {size} x {size}")
+        spent.setdefault(f"{samples} images, {size} x {size} points", []).append(LABELS[name])
     labels = xr.Variable("architecture", [LABELS[n] for n in names], {"long_name": "backbone"})
     result = xr.concat(found, dim=labels, combine_attrs="drop_conflicts")
-    budget = f"{'/'.join(sets)}, {samples} images, points: {', '.join(points)}"
+    words = [f"{'/'.join(labels)} {text}" for text, labels in spent.items()]
+    budget = f"{'/'.join(sets)}: {'; '.join(words)}"
     publish(result, figure, rows, output=args.output, budget=budget)
     write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(pages[0])})
 

@@ -17,7 +17,7 @@ TINY = {
     "credit_gate.py": ONE,
     "early_exit.py": ["--seeds", "2", "--epochs", "1"],
     "figure4_attention.py": ONE,
-    "figure5_landscape.py": ["--size", "5", "--samples", "40"],
+    "figure5_landscape.py": ["--size", "3", "--samples", "40"],
     "figure6_attention.py": ONE,
     "figure7_dynamics.py": ONE,
     "figure8_learning.py": ONE,
