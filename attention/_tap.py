@@ -106,7 +106,7 @@ class Tap(TorchFunctionMode):
         elif role == "exponential":
             taken = self._logarithms.get(args[0]) if args and self._logarithms else None
             if taken is not None:
-                self._remember(*taken, result)
+                self._remember(taken[0], taken[1], result)
         elif role is not None and self._maps:
             given = [*args, *kwargs.values()]
             if role == "multiplies":
