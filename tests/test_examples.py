@@ -43,14 +43,6 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(autouse=True)
-def _closed_figures():
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
-
-
 def test_every_example_is_listed():
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(TINY) | NOT_RESULTS
 

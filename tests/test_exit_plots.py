@@ -17,14 +17,6 @@ mpl.use("agg")
 TAUS = [0.4, 0.0, 1.01, 0.2]  # in no order
 
 
-@pytest.fixture(autouse=True)
-def _closed_figures():
-    yield
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
-
-
 def record(seed=0):
     torch.manual_seed(seed)
     model = CharacterModel(9)

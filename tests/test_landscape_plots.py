@@ -7,7 +7,6 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -15,12 +14,6 @@ import xarray as xr
 from test_landscape_between import make, make_data, make_path
 
 import landscape
-
-
-@pytest.fixture(autouse=True)
-def closed_figures():
-    yield
-    plt.close("all")
 
 
 def surface(values=None):

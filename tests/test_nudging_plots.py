@@ -1,6 +1,5 @@
 """Plots say what is in the data."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -17,12 +16,6 @@ PUBLISHED = {
     "decrease": [0.447, 0.121, 0.095],
 }
 LAYERS = ["embed", "blocks.0", "blocks.1"]
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def comparison(**changes):

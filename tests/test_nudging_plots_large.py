@@ -1,17 +1,10 @@
 """Plots of deep networks with long names stay legible."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
 import nudging
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def deep(depth, **dims):
