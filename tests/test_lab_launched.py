@@ -120,6 +120,7 @@ def test_two_processes_train_as_one(launched, single, kind, case):
     assert both.attrs["processes"] == 2
     assert both.attrs["shards"] == (2 if kind == "sharded" else 1)
     assert both.attrs["computed_in"] == "torch.float32"
+    assert both.attrs["trained"] == (1 if "resumed" in case else 2)
     compare(both, single)
 
 
