@@ -136,8 +136,8 @@ def adaptive(goals: Goals, args: argparse.Namespace) -> None:
 
 def curvature(goals: Goals, _args: argparse.Namespace) -> None:
     """Products with the Hessian, in forward passes, and how many eigenvalues need."""
-    from landscape._curvature import curvature_of, start_vector
-    from landscape._products import multiplying
+    from landscape._curvature.curvature import curvature_of, start_vector
+    from landscape._curvature.matrix import multiplying
 
     print("\ncurvature")
     data = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))

@@ -6,11 +6,11 @@ import xarray as xr
 from torch import Tensor, nn
 
 from gradients._dataset import make_dataset
-from gradients._parameter_recorder import ParameterRecorder
-from gradients._processes import find_group, mean_over
+from gradients._recorders.parameters import ParameterRecorder
+from gradients._recorders.processes import find_group, mean_over
+from gradients._recorders.shards import is_sharded
 from gradients._row import Row, make_row
 from gradients._settings import check_losses, check_model, check_names
-from gradients._shard_recorder import is_sharded
 from resonance import preserving, provenance
 
 Losses = Mapping[str, Tensor] | Sequence[Tensor]

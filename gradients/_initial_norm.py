@@ -9,8 +9,8 @@ import xarray as xr
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from gradients._inner_products import added, inner_products
-from gradients._parameters import parameters_by_layer, sizes_of
+from gradients._recorders.inner_products import added, inner_products
+from gradients._recorders.layers import parameters_by_layer, sizes_of
 from gradients._settings import check_model
 from resonance import AtMost, preserving, provenance, take
 

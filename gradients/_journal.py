@@ -1,6 +1,6 @@
 from torch import Tensor
 
-from gradients._measurement import Measurement
+from gradients._recorders.protocol import Measurement
 from gradients._row import Row, make_row
 
 _KEPT_ON_DEVICE = 32  # updates: reading a number makes an accelerator wait

@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from gradients._compare import Losses, measure_once
 from gradients._dataset import make_dataset
-from gradients._parameter_recorder import ParameterRecorder
-from gradients._processes import find_group
+from gradients._recorders.parameters import ParameterRecorder
+from gradients._recorders.processes import find_group
+from gradients._recorders.shards import is_sharded
 from gradients._settings import check_model
-from gradients._shard_recorder import is_sharded
 from resonance import AtMost, preserving, provenance, take
 
 

@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradients._inner_products import full_matrices
-from gradients._measurement import Measurement
+from gradients._recorders.inner_products import full_matrices
+from gradients._recorders.protocol import Measurement
 
 Array = NDArray[np.float64]
 

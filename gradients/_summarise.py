@@ -2,7 +2,7 @@ from numbers import Real
 
 import xarray as xr
 
-from gradients._recorded import check_recorded
+from gradients._plots.check import check_recorded
 
 _KEPT = ("toolkit_version", "torch_version", "model", "n_parameters")
 

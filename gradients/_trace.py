@@ -9,12 +9,12 @@ import xarray as xr
 from torch import Tensor, nn
 
 from gradients._dataset import make_dataset
-from gradients._feature_recorder import FeatureRecorder
-from gradients._graph import allow_second_pass
 from gradients._journal import Journal
-from gradients._make_recorder import make_recorder, settle_group
+from gradients._recorders.activations import FeatureRecorder
+from gradients._recorders.choose import make_recorder, settle_group
+from gradients._recorders.graph import allow_second_pass
+from gradients._recorders.shards import ShardRecorder
 from gradients._settings import check_losses, check_names, check_settings, default_names
-from gradients._shard_recorder import ShardRecorder
 from gradients._update import Update
 from resonance import provenance
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from gradients._journal import Journal
-from gradients._measurement import Recorder
-from gradients._processes import mean_over
+from gradients._recorders.processes import mean_over
+from gradients._recorders.protocol import Recorder
 
 
 class Update:

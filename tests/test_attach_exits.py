@@ -6,7 +6,7 @@ from torch import nn
 
 import probes
 from probes import schedules, weightings
-from probes._exit_head import _GLUES, _matching
+from probes._exit_training.head import _GLUES, _matching
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import torch
 
 import nudging
 from lab.resmlp import ResMLP
-from nudging._credit_bridge import value
-from nudging._trunk import Trunk
+from nudging._credits.credit_bridge import value
+from nudging._credits.network import Trunk
 
 
 @pytest.mark.parametrize("relative", [True, False])

@@ -8,7 +8,7 @@ from torch.autograd.functional import jacobian
 
 import nudging
 from lab.resmlp import ResMLP, linear
-from nudging._credit_bridge import soft_minimum, value
+from nudging._credits.credit_bridge import soft_minimum, value
 
 BLOCKS = ["embed", "blocks.*"]
 
@@ -63,7 +63,7 @@ def test_state_bridge_learns_the_relative_squared_error(state):
     bridge = nudging.StateBridge(hidden=16, skip=True)
     bridge.update(state)
     goal = state.hidden["blocks.1"].numpy()
-    signal = nudging._output_error.output_error(state)
+    signal = nudging._credits.output_error.output_error(state)
     errors = []
     for index, block in enumerate(["embed", "blocks.0"]):
         h = state.hidden[block]
@@ -87,7 +87,7 @@ def test_credit_bridge_is_the_slope_of_its_value(state):
     bridge = nudging.CreditBridge(hidden=16, draws=2)
     for _ in range(3):
         bridge.update(state)
-    signal = nudging._output_error.output_error(state)
+    signal = nudging._credits.output_error.output_error(state)
     found, step = bridge(state), 1e-6
     for index, block in enumerate(state.blocks):
         h, time = state.hidden[block], torch.full((5,), index / 2).double()
@@ -101,7 +101,7 @@ def test_credit_bridge_is_the_slope_of_its_value(state):
 def test_credit_bridge_loss_is_bridge_plus_value_plus_slope(state):
     bridge = nudging.CreditBridge(hidden=16, noise=0.0, terminal=0.7, lr=1e-12)
     bridge.update(state)  # makes the networks, and hardly moves them: slow and fast are alike
-    signal, last = nudging._output_error.output_error(state), state.hidden["blocks.1"]
+    signal, last = nudging._credits.output_error.output_error(state), state.hidden["blocks.1"]
     with torch.no_grad():
         values = [
             value(bridge.net, h[:, None], torch.full((5,), i / 2).double(), signal).numpy()

@@ -8,7 +8,7 @@ from exit_models import BLOCKS, text, text_model
 from made_records import make_record, uniform_confidence
 
 import probes
-from probes._exit_bounds import rate_bound
+from probes._exit_analysis.bounds import rate_bound
 
 
 def chosen(record, **target):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import nudging
-from nudging._rows import as_rows, from_rows
+from nudging._credits.positions import as_rows, from_rows
 
 
 class Small(nn.Module):

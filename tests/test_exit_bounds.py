@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from probes._exit_bounds import mean_p_value, rate_bound, risk_p_value
+from probes._exit_analysis.bounds import mean_p_value, rate_bound, risk_p_value
 
 
 def test_p_values_against_closed_forms_and_simulation():

@@ -12,7 +12,7 @@ from torch import nn
 
 import probes
 from lab.character_model import CharacterModel
-from probes._generate import _choose
+from probes._decoding.generate import _choose
 
 NAMES = ("token", "depth", "confidence", "cross_entropy")
 

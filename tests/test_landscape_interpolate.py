@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.interpolate import RBFInterpolator
 
-from landscape._adaptive import fill_adaptively
-from landscape._interpolate import interpolate
-from landscape._run import Run
+from landscape._evaluation.adaptive import fill_adaptively
+from landscape._evaluation.interpolate import interpolate
+from landscape._evaluation.points import Run
 
 PLACES = np.stack(np.meshgrid(np.linspace(-1, 1, 21), np.linspace(-1, 1, 17)), -1).reshape(-1, 2)
 

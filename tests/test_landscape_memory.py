@@ -9,9 +9,9 @@ from state import snapshot
 from torch import nn
 
 import landscape
-from landscape._displace import displacing
-from landscape._draw import draw_axes
-from landscape._moving import moving_tensors, owners
+from landscape._directions.draw import draw_axes
+from landscape._directions.parameters import moving_tensors, owners
+from landscape._evaluation.displace import displacing
 
 
 def peak_bytes(work):

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 import nudging
-from nudging._plot_dissociation import disagreeing
+from nudging._plots.dissociation import disagreeing
 
 RULES = ["SB", "CB", "DFA"]
 # Means of a published comparison, as material for a picture.

@@ -10,8 +10,8 @@ from reference import layer_loss, weights_of
 from torch import nn
 
 import probes
-from probes._compressed import _DERIVATIVES, compressed_loss
-from probes._exact import exact_loss
+from probes._branches.closed_form_loss import _DERIVATIVES, compressed_loss
+from probes._branches.exact_loss import exact_loss
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-14}
 
@@ -82,7 +82,7 @@ def test_chunking_changes_nothing(monkeypatch, rows, kind):
     expected = layer_loss(h, list(w), y, kind)
     expected_grads = torch.autograd.grad(expected, (h, w))
     for budget in (1, 40, 330, 10**6):
-        monkeypatch.setitem(probes._potentials._CHUNK, "cpu", budget)
+        monkeypatch.setitem(probes._branches.potentials._CHUNK, "cpu", budget)
         loss = exact_loss(h, w, w.sum(0), y, kind)
         torch.testing.assert_close(loss, expected, **TIGHT)
         torch.testing.assert_close(torch.autograd.grad(loss, (h, w)), expected_grads, **TIGHT)

@@ -3,7 +3,13 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from probes._token_statistics import _look, cosine, in_chunks, patience, token_statistics
+from probes._exit_analysis.token_statistics import (
+    _look,
+    cosine,
+    in_chunks,
+    patience,
+    token_statistics,
+)
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
@@ -25,10 +31,13 @@ def test_numbers_are_those_of_scipy(classes, dtype, rtol):
 
 
 def test_half_precision_is_counted_in_float32(monkeypatch):
-    monkeypatch.setattr("probes._token_statistics._LOOK", 1000)  # two rows of 500 at a time
+    monkeypatch.setattr(
+        "probes._exit_analysis.token_statistics._LOOK", 1000
+    )  # two rows of 500 at a time
     seen = []
     monkeypatch.setattr(
-        "probes._token_statistics._look", lambda x, y: seen.append(x.numel()) or _look(x, y)
+        "probes._exit_analysis.token_statistics._look",
+        lambda x, y: seen.append(x.numel()) or _look(x, y),
     )
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(9, 500, generator=generator).bfloat16()
@@ -66,7 +75,7 @@ def test_cosine_of_places():
 
 @pytest.mark.parametrize("by_token", [True, False])
 def test_chunks_are_small_and_in_order(by_token, monkeypatch):
-    monkeypatch.setattr("probes._token_statistics._CHUNK", 20)
+    monkeypatch.setattr("probes._exit_analysis.token_statistics._CHUNK", 20)
     hidden = torch.randn(5, 4, 3)
     kept = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)) > 0.4
     sizes = []

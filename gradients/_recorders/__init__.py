@@ -1,0 +1,1 @@
+"""What listens to a backward pass: by parameter, by activation, by shard."""

@@ -1,0 +1,1 @@
+"""Directions in the space of parameters: which tensors move, and how far."""

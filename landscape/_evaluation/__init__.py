@@ -1,0 +1,1 @@
+"""The loss at displaced weights: the problem, one point, and many points."""

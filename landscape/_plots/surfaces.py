@@ -1,0 +1,53 @@
+from collections.abc import Mapping
+from typing import Any
+
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from landscape._plots.surface import plot_surface
+from landscape._plots.values import check_plane, finite
+
+
+def plot_surfaces(
+    surfaces: Mapping[str, xr.Dataset],
+    *,
+    variable: str = "loss",
+    figure: Figure | None = None,
+    **style: Any,
+) -> list[Axes]:
+    """Draw several surfaces side by side on one scale of height and colour, as figure 5 does.
+
+    Args:
+        surfaces: Results of `grid` by title.
+        variable: What to draw.
+        figure: Where to draw; a new one by default.
+        style: Passed on to `plot_surface`.
+
+    Returns:
+        The axes, one for each surface.
+
+    Raises:
+        ValueError: If there is no surface, or one has no such variable.
+    """
+    if not surfaces:
+        raise ValueError("`surfaces`: expected one or more, got none")
+    drawn = [finite(check_plane(surface, variable)) for surface in surfaces.values()]
+    known = [z for z in drawn if z.count()]
+    low, high = (min(z.min() for z in known), max(z.max() for z in known)) if known else (0, 1)
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        figure = plt.figure(figsize=(4.2 * len(surfaces), 4.2), layout="constrained")
+    axes = []
+    for i, (title, surface) in enumerate(surfaces.items(), start=1):
+        ax: Any = figure.add_subplot(1, len(surfaces), i, projection="3d")
+        plot_surface(surface, variable=variable, limits=(float(low), float(high)), ax=ax, **style)
+        ax.set_title(title)
+        ax.set_zlabel("")  # the colour bar says it
+        axes.append(ax)
+    scale: Any = axes[0].collections[0]
+    label = next(iter(surfaces.values()))[variable].attrs.get("long_name", variable)
+    bar: Any = figure.colorbar(scale, ax=axes, shrink=0.6, pad=0.08, label=label)
+    bar.formatter.set_useOffset(False)
+    return axes

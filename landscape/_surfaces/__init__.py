@@ -1,0 +1,1 @@
+"""Loss surfaces around and between models: one file per verb."""

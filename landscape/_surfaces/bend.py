@@ -1,0 +1,94 @@
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from tqdm import tqdm
+
+from landscape._directions.parameters import Params
+from landscape._directions.states import State, parameter_names, read_state, state_tensors
+from landscape._evaluation.objective import apply, make_objective
+from landscape._evaluation.samples import fixed_samples
+from resonance import preserving, unwrap
+
+
+def bend(
+    model: nn.Module,
+    to: State,
+    data: Any,
+    *,
+    loss: Callable[..., Any] | None = None,
+    steps: int = 200,
+    lr: float = 1e-2,
+    batch_size: int = 100,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Params:
+    """Train the control point of a Bezier curve that joins two minima at a low loss.
+
+    The curve is `(1 - t)^2 a + 2 t (1 - t) c + t^2 b` (Garipov et al. 2018); `c` is trained by Adam
+    on the loss at random `t`. Any architecture will do: the model is called with the weights of the
+    curve in place of its own, in train mode.
+
+    Args:
+        model: The model at the beginning; left as it was found.
+        to: The model or state dict at the end.
+        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        loss: `(outputs, targets)`; cross-entropy by default.
+        steps: Updates of the control point.
+        lr: Adam's learning rate.
+        batch_size: Samples in an update.
+        samples: How many samples to draw once, to train on; None takes all.
+        seed: Decides samples, batches and positions on the curve.
+
+    Returns:
+        The control point, for `curve`: tensors by parameter name.
+
+    Raises:
+        ValueError: If both models do not fit each other, or a number is out of range.
+
+    Examples:
+        >>> here, there = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.ones_(here.weight), nn.init.ones_(there.weight)
+        >>> ones = torch.ones(4, 1)
+        >>> middle = bend(here, there, (ones, ones), loss=nn.functional.mse_loss, steps=3)
+        >>> middle["weight"].round(decimals=3)  # straight already
+        tensor([[1.]])
+    """
+    for name, value in (("steps", steps), ("batch_size", batch_size)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
+    if not lr > 0:
+        raise ValueError(f"`lr`: expected a positive number, got {lr!r}")
+    objective = make_objective(loss, None)
+    if objective.kind != "outputs":
+        raise TypeError("`loss`: expected a callable of (outputs, targets)")
+    names = parameter_names(model)
+    start = {name: state_tensors(model)[name].detach() for name in names}
+    end = read_state(to, start, "to")
+    batches = fixed_samples(model, data, objective, samples, seed)
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    generator = torch.Generator().manual_seed(seed)
+    middle = {n: ((start[n] + end[n]) / 2).requires_grad_(True) for n in names}
+    optimizer = torch.optim.Adam(middle.values(), lr=lr)
+    inner = unwrap(model)
+    with ExitStack() as stack:
+        stack.enter_context(preserving(model))  # batch norm writes to its buffers
+        stack.enter_context(torch.enable_grad())
+        model.train()
+        torch.manual_seed(seed)
+        for _ in tqdm(range(steps), desc="bend", unit="step", disable=None, leave=False):
+            t = torch.rand((), generator=generator).item()
+            rows = torch.randperm(len(x), generator=generator)[:batch_size].to(x.device)
+            weights = {
+                n: (1 - t) ** 2 * start[n] + 2 * t * (1 - t) * middle[n] + t**2 * end[n]
+                for n in names
+            }
+            outputs = functional_call(inner, weights, (x[rows],))
+            losses = apply("outputs", objective.loss, inner, x[rows], y[rows], outputs)
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+    return {name: tensor.detach() for name, tensor in middle.items()}

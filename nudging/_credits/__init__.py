@@ -1,0 +1,1 @@
+"""Credit signals: backprop, its approximations, learned bridges, and controls."""

@@ -1,0 +1,51 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from nudging._replay.state import State
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """The gradient of a loss with respect to the blocks' outputs; made by `auxiliary`."""
+
+    loss: Callable[[Any, Any], Tensor]
+
+    def __call__(self, state: State) -> dict[str, Tensor]:
+        """Run the whole model once more, and differentiate the loss."""
+
+        def total(outputs: Any) -> Tensor:
+            value = self.loss(outputs, state.targets)
+            return value.sum() if value.dim() else value * len(state)
+
+        return state.differentiate(total, whole=True)
+
+
+def auxiliary(loss: Callable[[Any, Any], Tensor]) -> Auxiliary:
+    """The gradient of any auxiliary loss with respect to the blocks' outputs, as a credit.
+
+    The credit of a block that the loss does not depend on is zero. A probe's signal, say, is
+    nudged inside `with probe.listening():`, since the model runs in eval mode, by
+    `auxiliary(lambda outputs, targets: probe.loss(targets))`.
+
+    Args:
+        loss: `(outputs, targets)` of a forward pass just made, to one number, which is taken as a
+            mean over the batch, or to one number per sample.
+
+    Examples:
+        >>> import torch
+        >>> from nudging import observe
+        >>> model = torch.nn.Linear(2, 2)
+        >>> x, y = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
+        >>> state = observe(torch.nn.Sequential(model), x, y, "0")
+        >>> auxiliary(lambda outputs, targets: outputs[:, 0].mean())(state)["0"]
+        tensor([[1., 0.],
+                [1., 0.],
+                [1., 0.]])
+    """
+    if not callable(loss):
+        kind = type(loss).__name__
+        raise TypeError(f"`loss`: expected a callable (outputs, targets), got {kind}")
+    return Auxiliary(loss)

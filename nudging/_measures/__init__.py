@@ -1,0 +1,1 @@
+"""What a credit is worth, block by block: one file per verb."""

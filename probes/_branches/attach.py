@@ -1,0 +1,163 @@
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from probes._branches.branches import BranchLoss, Settings
+from probes._branches.initialise import INITS, Init
+from probes._branches.potentials import POTENTIALS
+from probes._branches.probe import Probe
+from probes._branches.strength import Alpha, resolve_alpha
+from probes._model.dry_run import inspect
+from probes._model.pooling import POOLS
+from resonance import find_layers, unwrap
+
+
+def attach(
+    model: nn.Module,
+    layers: str | Sequence[str],
+    n: int = 20,
+    alpha: Alpha = 1.0,
+    *,
+    classes: int | None = None,
+    loss: str | BranchLoss = "bce",
+    init: str | Init = "orthogonal",
+    active: int | Literal["all"] = 1,
+    connected: bool = True,
+    pool: str | Callable[[Tensor], Tensor] = "auto",
+    method: str = "exact",
+    calls: str | None = None,
+    sample: Any = None,
+    seed: int = 0,
+) -> Probe:
+    """Attach auxiliary branches to named layers of a model, for training only.
+
+    Every layer gets `n` branches: bias-free linear heads on its pooled output. *Active* ones are
+    trained; *static* ones keep the weights that they were drawn with. Gradients flow through both
+    kinds into the model. The training objective is
+
+        main loss + probe.loss(y),    probe.loss = sum over layers of alpha * sum over branches.
+
+    The model's output, `state_dict` and inference are what they were. Keep the probe: when it is
+    collected, it is detached.
+
+    Args:
+        model: Any `nn.Module`; compiled, data-parallel and averaged wrappers are looked through.
+        layers: Names or shell patterns, such as `"blocks.*"`; see `resonance.find_layers`.
+        n: Branches per layer.
+        alpha: Strength of the auxiliary loss: a number, a mapping from layers (or patterns) to
+            numbers or schedules, a schedule `f(step) -> float`, or an adaptive rule; see
+            `probes.schedules`.
+        classes: Number of classes; the width of the model's output if not given.
+        loss: `"bce"`, sigmoid losses against one-hot labels, mean over classes and samples;
+            `"ce"`, softmax cross-entropy (the homogeneous control); or a callable
+            `(logits, targets) -> scalar` used on each branch.
+        init: `"orthogonal"`: orthonormal rows within each branch (columns where classes outnumber
+            features); `"normal"`: Gaussian of the same variance; `"default"`: as `nn.Linear`; or a
+            callable `(weight, generator)` that fills a weight `(class, width)` in place.
+        active: How many of the `n` branches of a layer are active: 1, 0, any number up to `n`, or
+            `"all"`. The rest are static.
+        connected: False leaves the branches out of the loss (the capacity control).
+        pool: How a layer's output becomes features. `"auto"`: the class token if there is one,
+            else the mean over positions; `"cls"`, `"mean"` or `"gap"`, `"flatten"`; `"spatial"`: a
+            branch sees every position (a 1x1 convolution), its loss is the mean over them; or a
+            callable from the layer's (first) output tensor to `(sample, width)`.
+        method: `"exact"`: all branches, fused, in bounded memory. `"compressed"`: static branches
+            in closed form, at a cost that does not depend on `n`; see `Probe.compression_error`.
+        calls: Which calls count if a layer runs several times in a pass: `"last"`, `"mean"` (of the
+            features) or `"all"` (sum of the losses). None takes the last and warns.
+        sample: An input batch, for models whose input cannot be guessed; a tuple holds several
+            arguments, a dict keyword arguments. Only shapes are used.
+        seed: Decides the branches, together with the layers' names.
+
+    Returns:
+        The probe, which is also a context manager.
+
+    Raises:
+        ValueError: If an argument does not fit; nothing has been changed then.
+
+    Examples:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+        >>> probe = attach(model, layers=["1"], n=4)
+        >>> probe
+        Probe(n=4, classes=3, method='exact', attached)
+        layer  width  pool    static  active  weights
+        1      6      vector  3       1       72
+        total                                 72
+        >>> x, y = torch.randn(5, 8), torch.tensor([0, 1, 2, 0, 1])
+        >>> total = nn.functional.cross_entropy(model(x), y) + probe.loss(y)
+        >>> total.backward()
+        >>> probe.detach()
+    """
+    _check_model(model)
+    _check_choices(n, active, loss, init, pool, method, calls, classes)
+    found = find_layers(model, layers)
+    resolve_alpha(alpha, list(found))
+    root = unwrap(model)
+    points, n_classes = inspect(root, found, pool, sample, classes)
+    settings = Settings(
+        n=int(n),
+        active=int(n) if active == "all" else active,
+        classes=n_classes,
+        loss=loss,
+        init=INITS[init] if isinstance(init, str) else init,
+        method=method,
+        seed=seed,
+    )
+    return Probe(root, points, settings, alpha=alpha, connected=connected, calls=calls)
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model`: expected an nn.Module, got {type(model).__name__}")
+    if isinstance(model, nn.DataParallel):
+        raise ValueError("`model`: DataParallel runs copies; use DistributedDataParallel")
+    for name, p in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(p):
+            raise ValueError(f"`model`: {name} is lazy; run the model once before attaching")
+        if p.device.type == "meta":
+            raise ValueError(f"`model`: {name} is on the meta device; give it real weights first")
+
+
+def _check_choices(
+    n: int,
+    active: int | str,
+    loss: object,
+    init: object,
+    pool: object,
+    method: str,
+    calls: str | None,
+    classes: int | None,
+) -> None:
+    _check_count("n", n)
+    if classes is not None:
+        _check_count("classes", classes)
+    counted = isinstance(active, int) and not isinstance(active, bool) and 0 <= active <= n
+    if active != "all" and not counted:
+        raise ValueError(f"`active`: expected 0 to {n} or 'all', got {active!r}")
+    _check_name("loss", loss, tuple(POTENTIALS), or_callable=True)
+    _check_name("init", init, tuple(INITS), or_callable=True)
+    _check_name("pool", pool, POOLS, or_callable=True)
+    _check_name("method", method, ("exact", "compressed"))
+    if calls is not None:
+        _check_name("calls", calls, ("last", "mean", "all"))
+    if method == "compressed" and loss != "bce":
+        raise ValueError(f"`method`: 'compressed' exists for loss='bce' only, got loss={loss!r}")
+    if method == "compressed" and active in ("all", n) and n > 1:
+        raise ValueError("`method`: 'compressed' is for static branches, but all are active")
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
+
+
+def _check_name(
+    name: str, value: object, known: tuple[str, ...], *, or_callable: bool = False
+) -> None:
+    if not (value in known or (or_callable and callable(value))):
+        others = " or a callable" if or_callable else ""
+        raise ValueError(f"`{name}`: expected one of {', '.join(known)}{others}, got {value!r}")

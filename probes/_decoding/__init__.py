@@ -1,0 +1,1 @@
+"""Text generated with early exits, and what it costs."""

@@ -1,0 +1,77 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import xarray as xr
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from probes._exit_analysis.leaving import check_thresholds
+from probes._exit_analysis.record import record_exits
+from probes._exit_analysis.reliability import exit_reliability
+from probes._exit_analysis.route import THRESHOLDS, route_exits
+from probes._exit_training.attach import NormLike
+from probes._exit_training.losses import Exits
+from resonance import provenance
+
+
+def exits(
+    model: nn.Module,
+    data: Any,
+    layers: str | Sequence[str],
+    *,
+    thresholds: ArrayLike = THRESHOLDS,
+    head: str | Callable[[Tensor], Tensor] | Exits = "model",
+    norm: NormLike = "auto",
+    depths: Sequence[float] | None = None,
+    bins: int = 15,
+    samples: int | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Early-exit analysis of a model in one pass over data: what leaving early costs and saves.
+
+    It is `record_exits`, then `route_exits` and `exit_reliability` on that record, in one Dataset.
+    Keep the record itself for `exit_map` and `calibrate_exits`.
+
+    Args:
+        model: A classifier or a language model, as for `attach_exits`; run in eval mode.
+        data: Pairs (inputs, targets); see `record_exits`.
+        layers: Names or patterns in forward order, the model's last layer last.
+        thresholds: Least confidences to leave, shape `(threshold,)`.
+        head: `"model"`, a callable, or the `Exits` that the model was trained with.
+        norm: As for `attach_exits`.
+        depths: How far through the model each layer is; see `record_exits`.
+        bins: Of the reliability curve.
+        samples: How many samples are drawn; None takes all.
+        batch_size: Samples run together.
+        seed: Decides which samples are drawn.
+
+    Returns:
+        Dataset with all variables of `route_exits` and `exit_reliability`.
+
+    Raises:
+        ValueError: If an argument does not fit; before the pass where that can be known.
+
+    Examples:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Linear(4, 3))
+        >>> found = exits(model, (torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])), ["0", "1"])
+        >>> found["compute"].sel(threshold=0, measure="max softmax", exit="0").item()
+        0.5
+    """
+    check_thresholds("thresholds", thresholds)
+    record = record_exits(
+        model,
+        data,
+        layers,
+        head=head,
+        norm=norm,
+        depths=depths,
+        samples=samples,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    routes = route_exits(record, thresholds=thresholds)
+    reliability = exit_reliability(record, bins=bins)
+    merged = routes.merge(reliability)
+    return merged.assign_attrs(routes.attrs | reliability.attrs | provenance("probes.exits", model))

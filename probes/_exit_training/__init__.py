@@ -1,0 +1,1 @@
+"""Losses at early exits: the heads that exits share, their weights and their targets."""

@@ -1,0 +1,125 @@
+"""Forward hooks that hand a probe its features, and nothing to anybody else."""
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
+
+from probes._model.compiled import heed_hooks
+from probes._model.pooling import Pool, first_tensor
+
+
+@dataclass
+class Capture:
+    """The features of the latest forward pass, one per call of a layer, or why there are none."""
+
+    # "detached", then "never", "eval", "no_grad", "open" while running, "ready", "used".
+    state: str = "detached"
+    grad: bool = False  # whether the pass began with gradients enabled
+    reentrant: bool = False  # whether a layer then ran without them
+    listening: bool = False
+    adaptive: bool = False
+    features: dict[str, list[Tensor]] = field(default_factory=dict)
+    edges: dict[str, list[GradientEdge]] = field(default_factory=dict)
+    strengths: dict[str, Any] = field(default_factory=dict)  # those of the latest loss
+    nested: str = ""  # a layer that yielded a nested tensor
+
+    def use(self) -> None:
+        """Let go of the graph; what is left serves measurements until the next pass."""
+        self.features = {name: [x.detach() for x in xs] for name, xs in self.features.items()}
+        self.edges, self.state = {}, "used"
+
+
+def hook_into(
+    root: nn.Module, points: dict[str, tuple[nn.Module, Pool]], capture: Capture
+) -> list[RemovableHandle]:
+    """Register the hooks; removing the handles leaves no trace."""
+    heed_hooks()
+    capture.state = "never"
+    handles = [root.register_forward_pre_hook(_Opening(capture, root), prepend=True)]
+    handles.append(root.register_forward_hook(_Closing(capture, root)))
+    for name, (module, pool) in points.items():
+        handles.append(module.register_forward_hook(_Tap(capture, module, name, pool)))
+    return handles
+
+
+def _inert(*_: Any) -> None:
+    """What a hook becomes in a copy of the model: the copy is nobody's probe."""
+
+
+def _make_inert() -> Any:
+    return _inert
+
+
+class _Hook:
+    """Knows its probe and module weakly, does nothing on replicas, and is inert when copied."""
+
+    def __init__(self, capture: Capture, module: nn.Module) -> None:
+        self.capture = weakref.ref(capture)
+        self.module = weakref.ref(module)
+
+    def listener(self, module: nn.Module) -> Capture | None:
+        """The capture, unless this call is a copy's, or a checkpoint's second one in backward."""
+        compiling = torch.compiler.is_compiling()
+        if not compiling and torch._C._current_graph_task_id() != -1:
+            return None
+        return self.capture() if module is self.module() else None
+
+    def __reduce__(self) -> tuple[Any, ...]:  # both `copy` and `pickle` ask for it
+        return _make_inert, ()
+
+
+class _Opening(_Hook):
+    """Before the model's forward: forget the last pass, and decide whether to capture this one."""
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        capture = self.listener(module)
+        if capture is None:
+            return
+        # New objects, not `.clear()`: a compiled model would guard on the old ones' contents.
+        capture.features, capture.edges, capture.reentrant = {}, {}, False
+        capture.nested = ""
+        capture.grad = torch.is_grad_enabled()
+        if capture.listening or (module.training and capture.grad):
+            capture.state = "open"
+        else:
+            capture.state = "no_grad" if module.training else "eval"
+
+
+class _Closing(_Hook):
+    """After the model's forward: what runs later, or in a pass that failed, does not count."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        capture = self.listener(module)
+        if capture is not None and capture.state == "open":
+            capture.state = "ready"
+
+
+class _Tap(_Hook):
+    """After a layer's forward: pool its output and keep that."""
+
+    def __init__(self, capture: Capture, module: nn.Module, name: str, pool: Pool) -> None:
+        super().__init__(capture, module)
+        self.name, self.pool = name, pool
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        capture = self.listener(module)
+        if capture is None or capture.state != "open":
+            return
+        if capture.grad and not torch.is_grad_enabled():
+            capture.reentrant = True
+            return
+        x = first_tensor(output)
+        if x is None:
+            return
+        if x.is_nested and self.pool.custom is None:
+            capture.nested = self.name
+            return
+        capture.features.setdefault(self.name, []).append(self.pool(x))
+        if capture.adaptive and x.requires_grad and not torch.compiler.is_compiling():
+            # An edge, not the tensor: it keeps no activation and survives in-place operations.
+            capture.edges.setdefault(self.name, []).append(get_gradient_edge(x))

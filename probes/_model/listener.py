@@ -1,0 +1,108 @@
+"""How a probe takes hold of a model, and lets it go."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from probes._model.capture import Capture, hook_into
+from probes._model.pooling import Pool
+from resonance import find_layers, unwrap
+
+_TRANSIENT = ("_capture", "_finalizer", "_root")
+
+
+class Listener(nn.Module):
+    """Owns the hooks at some layers of a model, and what they captured, but not the model.
+
+    The hooks go with `detach()`, at the end of the `with` block, or when the listener is collected.
+    A copied or unpickled listener is detached.
+    """
+
+    _capture: Capture
+    _finalizer: Callable[[], Any] | None
+    _root: Callable[[], nn.Module | None]
+
+    def __init__(self, pools: Mapping[str, Pool], *, adaptive: bool) -> None:
+        super().__init__()
+        self.pools, self.adaptive = dict(pools), adaptive
+        self._forget()
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the attachment points."""
+        return list(self.pools)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the probe listens to a model that is still there."""
+        return self._finalizer is not None and self._root() is not None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Capture in eval mode and without gradients too, for measurements.
+
+        Outside of this, a forward pass in eval mode or under `no_grad` costs nothing.
+        """
+        before = self._capture.listening
+        self._capture.listening = True
+        try:
+            yield
+        finally:
+            self._capture.listening = before
+
+    def detach(self) -> None:
+        """Remove every hook from the model and forget its activations; calling twice is fine."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._forget()
+
+    def reattach(self, model: nn.Module) -> Self:
+        """Hook into `model`, which must have the same layers, and leave any model before it."""
+        modules = {name: find_layers(model, name)[name] for name in self.layers}
+        self.detach()
+        self._hook(modules, unwrap(model))
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in _TRANSIENT}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget()
+
+    def _hook(self, modules: Mapping[str, nn.Module], root: nn.Module) -> None:
+        points = {name: (modules[name], pool) for name, pool in self.pools.items()}
+        handles = self._hooks(points, root)
+        self._root = weakref.ref(root)
+        self._finalizer = weakref.finalize(self, _remove, handles)
+
+    def _hooks(
+        self, points: dict[str, tuple[nn.Module, Pool]], root: nn.Module
+    ) -> list[RemovableHandle]:
+        return hook_into(root, points, self._capture)
+
+    def _forget(self) -> None:
+        self._capture = self._new_capture()
+        self._finalizer, self._root = None, _no_model
+
+    def _new_capture(self) -> Capture:
+        return Capture(adaptive=self.adaptive)
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+def _no_model() -> None:
+    return None
