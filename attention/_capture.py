@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from attention._capturing import capturing
-from resonance import device_of, evaluating, preserving_rng
+from resonance_toolkit import device_of, evaluating, preserving_rng
 
 
 @torch.no_grad()

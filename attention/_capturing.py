@@ -11,7 +11,7 @@ from attention._layout import find_prefix
 from attention._read import Settings
 from attention._recording import Recording
 from attention._tap import Tap
-from resonance import find_layers, unwrap
+from resonance_toolkit import find_layers, unwrap
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from attention._call import Call
 from attention._layout import Layout, find_layout
 from attention._locate import Place, first_input
 from attention._read import Reading, Settings, finish, full_precision, read
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 @dataclass

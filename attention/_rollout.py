@@ -1,7 +1,7 @@
 import numpy as np
 import xarray as xr
 
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 def rollout(maps: xr.Dataset, *, residual: float = 0.5) -> xr.Dataset:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attention._capturing import check_shares
 from attention._measure import MEASURES, measure
-from resonance import provenance
+from resonance_toolkit import provenance
 
 _CARRIED = ("distance", "prefix_mass")  # they need more than the weights
 _OBJECT = {

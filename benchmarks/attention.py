@@ -20,7 +20,7 @@ from timm.utils import AttentionExtract
 from torch import Tensor, nn
 
 import attention
-from lab.backbones import vit6
+from lab.backbones.asymmetric_paper import vit6
 
 Work = Callable[[], object]
 BARS = {"class row, statistics": 1.10, "step, class row, statistics": 1.05}

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import probes
-from lab.character_model import CharacterModel
+from lab.backbones.character_model import CharacterModel
 
 LAYERS = ["layers.0", "layers.2"]
 

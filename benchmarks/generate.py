@@ -16,7 +16,7 @@ import xarray as xr
 from torch import Tensor
 
 import probes
-from lab.character_model import CharacterModel
+from lab.backbones.character_model import CharacterModel
 
 TOKENS, PROMPT = 48, 16
 

@@ -27,8 +27,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import gradients
 import probes
-from lab import backbones
-from resonance import find_layers
+from lab.backbones import asymmetric_paper as backbones
+from resonance_toolkit import find_layers
 
 Losses = tuple[Tensor, Tensor]
 CASES = {

@@ -22,8 +22,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import landscape
-from lab.backbones import cnn, mlp, vit6
-from lab.data import digits
+from lab.backbones.asymmetric_paper import cnn, mlp, vit6
+from lab.data.images import digits
 
 warnings.filterwarnings("ignore")
 PARTS = ("exact", "adaptive", "curvature", "memory")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import nudging
-from resonance import find_layers
+from resonance_toolkit import find_layers
 
 Data = tuple[Tensor, Tensor]
 

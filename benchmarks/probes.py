@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import probes
-from lab.backbones import LAYERS, vit6
+from lab.backbones.asymmetric_paper import LAYERS, vit6
 
 BATCH, CLASSES, WIDTH, POINTS = 128, 100, 128, 6
 

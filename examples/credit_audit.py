@@ -14,13 +14,13 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import nudging
-from lab.credit_run import Case, joined, run
-from lab.credit_table import order_row, spent
-from lab.local_training import Recipe
-from lab.report import Row, arguments, at_least_one, compare, publish
-from lab.scales import counted
-from lab.sweep import executing
-from resonance import spread
+from lab.results.report import Row, arguments, at_least_one, compare, publish
+from lab.studies.credit_run import Case, joined, run
+from lab.studies.credit_table import order_row, spent
+from lab.studies.sweep import executing
+from lab.training.local_training import Recipe
+from lab.training.scales import counted
+from resonance_toolkit import spread
 
 SEEDS = (42, 123, 456, *range(457, 500))  # the first three are the published ones
 METHODS = {f"{name}+pen": (name, {}) for name in ("SB", "CB", "DFA", "BP")}

@@ -12,13 +12,13 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import nudging
-from lab.credit_run import gauge, joined
-from lab.credit_table import order_row, spent
-from lab.data import load
-from lab.local_training import Recipe
-from lab.report import Row, arguments, compare, publish
-from lab.samples import subset
-from lab.scales import counted
+from lab.data.images import load
+from lab.data.samples import subset
+from lab.results.report import Row, arguments, compare, publish
+from lab.studies.credit_run import gauge, joined
+from lab.studies.credit_table import order_row, spent
+from lab.training.local_training import Recipe
+from lab.training.scales import counted
 
 SEEDS = (42, 123, 456, *range(457, 500))  # the first three are the published ones
 CREDITS = {

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import xarray as xr
 
-from lab import exit_study, text, text_report
-from lab.exit_figures import draw_details, draw_tradeoffs
-from lab.report import SCALES, at_least_one, publish
-from lab.scales import counted
-from lab.train_text import Variant, train
+from lab.data import text
+from lab.data.images import text_report
+from lab.results.report import SCALES, at_least_one, publish
+from lab.studies import exit_study
+from lab.studies.exit_figures import draw_details, draw_tradeoffs
+from lab.training.scales import counted
+from lab.training.train_text import Variant, train
 
 ALPHAS = {"smoke": (0.7,), "cpu": (0.3, 0.5, 0.7, 0.9), "paper": (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)}
 EPOCHS = {"smoke": 3, "cpu": 4, "paper": 10}

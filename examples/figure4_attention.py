@@ -12,9 +12,9 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from lab.main_runs import KINDS, main_runs, publish_nothing_seen
-from lab.report import Row, arguments, publish
-from lab.scales import base
+from lab.results.report import Row, arguments, publish
+from lab.studies.main_runs import KINDS, main_runs, publish_nothing_seen
+from lab.training.scales import base
 
 IMAGES = 4
 QUANTITY = "ViT-6L, change of the focus"

@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import landscape
-from lab.report import Row, arguments, compare, publish, write_atomically
-from lab.scales import LABELS, base
-from lab.surfaces import measure_surfaces
+from lab.results.report import Row, arguments, compare, publish, write_atomically
+from lab.studies.surfaces import measure_surfaces
+from lab.training.scales import LABELS, base
 
 BRANCHES = (1, 20, 300)
 # Tables 7 and 8: change of Std(Loss), Range(Loss) and Mean(Grad) in percent.

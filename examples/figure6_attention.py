@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import xarray as xr
 
 import attention
-from lab.main_runs import main_runs, publish_nothing_seen
-from lab.report import Row, arguments, compare, publish
-from lab.scales import base
+from lab.results.report import Row, arguments, compare, publish
+from lab.studies.main_runs import main_runs, publish_nothing_seen
+from lab.training.scales import base
 
 STAGES = (20, 60, 100)
 NOTHING = [(float("nan"), float("nan"))] * len(STAGES)  # plain, asymmetric

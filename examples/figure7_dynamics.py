@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import gradients
-from lab.main_runs import KINDS, main_runs
-from lab.report import Row, arguments, publish
-from lab.scales import LABELS
+from lab.results.report import Row, arguments, publish
+from lab.studies.main_runs import KINDS, main_runs
+from lab.training.scales import LABELS
 
 WORDS = {  # gradient norms with branches, auxiliary loss along training
     "mlp": ("reduced", "stable"),

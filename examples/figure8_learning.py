@@ -10,10 +10,10 @@ where there are fewer than 100.
 
 import xarray as xr
 
-from lab.learning_curves import draw_learning
-from lab.main_runs import KINDS, main_runs
-from lab.report import Row, arguments, compare, publish
-from lab.scales import LABELS
+from lab.results.report import Row, arguments, compare, publish
+from lab.studies.learning_curves import draw_learning
+from lab.studies.main_runs import KINDS, main_runs
+from lab.training.scales import LABELS
 
 PUBLISHED = {  # plain, asymmetric: convergence epoch, final accuracy, gaps at 10, 50, 100
     "mlp": [(15, 0.2220, 0.0098, 0.1039, 0.2234), (21, 0.2305, 0.0049, 0.0566, 0.1225)],

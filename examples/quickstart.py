@@ -17,9 +17,9 @@ import xarray as xr
 from tqdm import trange
 
 import probes
-from lab.branch_curves import draw, join, measure
-from lab.data import Images, load
-from lab.tiny_vit import tiny_vit
+from lab.backbones.tiny_vit import tiny_vit
+from lab.data.images import Images, load
+from lab.studies.branch_curves import draw, join, measure
 
 KINDS = ("plain", "with branches")
 

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from lab.catalogue import find_scripts, question
-from lab.page import write_page
-from lab.report import SCALES, at_least_one
-from lab.running import is_there, options_of, run
+from lab.results.catalogue import find_scripts, question
+from lab.results.page import write_page
+from lab.results.report import SCALES, at_least_one
+from lab.results.running import is_there, options_of, run
 
 
 def main(argv: list[str] | None = None) -> None:

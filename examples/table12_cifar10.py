@@ -9,9 +9,9 @@ the others those of table 15.
 
 from dataclasses import replace
 
-from lab.report import arguments
-from lab.scales import LABELS, base
-from lab.study import Cell, study
+from lab.results.report import arguments
+from lab.studies.study import Cell, study
+from lab.training.scales import LABELS, base
 
 PUBLISHED = {  # plain and asymmetric in percent, our alpha
     "mlp": (49.5, 50.6, 25.0),

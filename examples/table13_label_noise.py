@@ -8,9 +8,9 @@ paper does not say otherwise (alpha 25 on CIFAR-10, 100 on CIFAR-100).
 
 from dataclasses import replace
 
-from lab.report import arguments
-from lab.scales import base
-from lab.study import Cell, study
+from lab.results.report import arguments
+from lab.studies.study import Cell, study
+from lab.training.scales import base
 
 LEVELS = range(0, 100, 10)
 TABLES = {  # data, alpha; then plain and asymmetric in percent, by level

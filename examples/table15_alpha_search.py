@@ -13,13 +13,13 @@ from dataclasses import replace
 
 import xarray as xr
 
-from lab.alpha_rows import rows_of, stage_rows
-from lab.alpha_search import compare_searches, draw_searches, join_searches
-from lab.recipe import Recipe
-from lab.report import arguments, at_least_one, publish
-from lab.scales import LABELS, PAPER, SMALL, base, budget_of, seeds
-from lab.strengths import TABLE_15, TABLES_16_TO_19, published_strengths
-from lab.sweep import executing, sweep
+from lab.results.report import arguments, at_least_one, publish
+from lab.studies.alpha_rows import rows_of, stage_rows
+from lab.studies.alpha_search import compare_searches, draw_searches, join_searches
+from lab.studies.sweep import executing, sweep
+from lab.training.recipe import Recipe
+from lab.training.scales import LABELS, PAPER, SMALL, base, budget_of, seeds
+from lab.training.strengths import TABLE_15, TABLES_16_TO_19, published_strengths
 
 
 def main(argv: list[str] | None = None) -> None:

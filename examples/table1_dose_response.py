@@ -10,10 +10,10 @@ all.
 
 from dataclasses import replace
 
-from lab.report import arguments
-from lab.scales import LABELS, base
-from lab.strengths import TABLE_15
-from lab.study import Cell, study
+from lab.results.report import arguments
+from lab.studies.study import Cell, study
+from lab.training.scales import LABELS, base
+from lab.training.strengths import TABLE_15
 
 # n: backbone: plain, asymmetric; percent, CIFAR-100.
 PUBLISHED = {

@@ -8,9 +8,9 @@ runs anew and does not give them, nor alpha: we keep those of table 15 for the n
 
 from dataclasses import replace
 
-from lab.report import arguments
-from lab.scales import LABELS, base
-from lab.study import Cell, study
+from lab.results.report import arguments
+from lab.studies.study import Cell, study
+from lab.training.scales import LABELS, base
 
 ALPHAS = {"mlp": 0.1, "cnn": 0.1, "vit6": 4.642}
 PUBLISHED = {  # plain and asymmetric in percent, CIFAR-100

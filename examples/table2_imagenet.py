@@ -9,10 +9,10 @@ Scale smoke sends small digits through the same code, on the two smaller network
 
 from dataclasses import replace
 
-from lab.report import arguments
-from lab.scales import LABELS, base
-from lab.strengths import TABLES_16_TO_19
-from lab.study import Cell, study
+from lab.results.report import arguments
+from lab.studies.study import Cell, study
+from lab.training.scales import LABELS, base
+from lab.training.strengths import TABLES_16_TO_19
 
 BRANCHES = (1, 10, 20)
 PUBLISHED = {  # top-1 accuracy in percent: baseline, then with the branches

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from lab.report import Row, arguments, compare, publish
-from lab.scales import FIRST_SEED, base, budget_of, seeds
-from lab.strengths import TABLE_26
-from lab.study import Cell, draw_changes, rows_of, run_cells
+from lab.results.report import Row, arguments, compare, publish
+from lab.studies.study import Cell, draw_changes, rows_of, run_cells
+from lab.training.scales import FIRST_SEED, base, budget_of, seeds
+from lab.training.strengths import TABLE_26
 
 BASELINE = 75.34
 PUBLISHED = {  # table 26: accuracy in percent on CIFAR-100, seeds 42 to 46; their means: table 3

@@ -10,9 +10,9 @@ the dilution factor sqrt(backbone / (backbone + branches)), which needs no data.
 
 import xarray as xr
 
-from lab.initial_gradient import draw_reductions, measure
-from lab.report import Row, arguments, compare, publish
-from lab.scales import LABELS, base, counted, seeds
+from lab.results.report import Row, arguments, compare, publish
+from lab.studies.initial_gradient import draw_reductions, measure
+from lab.training.scales import LABELS, base, counted, seeds
 
 BRANCHES = (1, 20, 300)
 PUBLISHED = {  # change of the initial gradient norm in percent, and its deviation over seeds

@@ -10,9 +10,9 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import gradients
-from lab.main_runs import main_runs, trace_of
-from lab.report import Row, arguments, compare, publish
-from lab.scales import LABELS
+from lab.results.report import Row, arguments, compare, publish
+from lab.studies.main_runs import main_runs, trace_of
+from lab.training.scales import LABELS
 
 STATISTICS = ("final", "mean", "min", "max")
 PUBLISHED = {

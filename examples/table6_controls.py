@@ -10,10 +10,10 @@ those of table 15; the paper gives none for the controls.
 
 from dataclasses import replace
 
-from lab.report import arguments
-from lab.scales import LABELS, SMALL, base
-from lab.strengths import TABLE_15
-from lab.study import Cell, study
+from lab.results.report import arguments
+from lab.studies.study import Cell, study
+from lab.training.scales import LABELS, SMALL, base
+from lab.training.strengths import TABLE_15
 
 CONTROLS = {
     "capacity": {"connected": False},

@@ -9,9 +9,9 @@ leave the larger sets out, and with `--data` all three tables use the same image
 
 from dataclasses import replace
 
-from lab.report import arguments
-from lab.scales import base
-from lab.study import Cell, study
+from lab.results.report import arguments
+from lab.studies.study import Cell, study
+from lab.training.scales import base
 
 TABLES = {  # backbone, data, n, alpha; then by images per class: plain, asymmetric in percent
     "MLP, CIFAR-10": (

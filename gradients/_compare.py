@@ -11,7 +11,7 @@ from gradients._recorders.processes import find_group, mean_over
 from gradients._recorders.shards import is_sharded
 from gradients._row import Row, make_row
 from gradients._settings import check_losses, check_model, check_names
-from resonance import preserving, provenance
+from resonance_toolkit import preserving, provenance
 
 Losses = Mapping[str, Tensor] | Sequence[Tensor]
 

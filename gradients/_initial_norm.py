@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from gradients._recorders.inner_products import added, inner_products
 from gradients._recorders.layers import parameters_by_layer, sizes_of
 from gradients._settings import check_model
-from resonance import AtMost, preserving, provenance, take
+from resonance_toolkit import AtMost, preserving, provenance, take
 
 
 def initial_norm(

@@ -16,7 +16,7 @@ from gradients._recorders.parameters import ParameterRecorder
 from gradients._recorders.processes import find_group
 from gradients._recorders.shards import is_sharded
 from gradients._settings import check_model
-from resonance import AtMost, preserving, provenance, take
+from resonance_toolkit import AtMost, preserving, provenance, take
 
 
 def noise(

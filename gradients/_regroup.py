@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 
 from gradients._cosine import with_cosines
-from resonance import select
+from resonance_toolkit import select
 
 _ADDED = ("dot", "inner_product")
 _ADDED_IN_SQUARES = ("norm_main", "norm_aux", "norm")

@@ -16,7 +16,7 @@ from gradients._recorders.graph import allow_second_pass
 from gradients._recorders.shards import ShardRecorder
 from gradients._settings import check_losses, check_names, check_settings, default_names
 from gradients._update import Update
-from resonance import provenance
+from resonance_toolkit import provenance
 
 Level = Literal["parameter", "activation"]
 

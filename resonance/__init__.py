@@ -1,23 +1,9 @@
-"""What the instruments share: layer names, guards, batches, provenance, executors."""
+"""The short name of `resonance_toolkit`: `import resonance` gives that very module."""
 
-from resonance._evaluating import evaluating
-from resonance._find_layers import find_layers, select, unwrap
-from resonance._preserving import preserving, preserving_rng
-from resonance._provenance import provenance
-from resonance._spread import spread
-from resonance._take import AtMost, Batches, device_of, take
+import sys
 
-__all__ = [
-    "AtMost",
-    "Batches",
-    "device_of",
-    "evaluating",
-    "find_layers",
-    "preserving",
-    "preserving_rng",
-    "provenance",
-    "select",
-    "spread",
-    "take",
-    "unwrap",
-]
+import resonance_toolkit
+from resonance_toolkit import *  # noqa: F403  (what editors and type checkers see)
+
+# Not a copy of the names: whatever is loaded late, or patched in a test, is the same under both.
+sys.modules[__name__] = resonance_toolkit

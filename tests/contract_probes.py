@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from decoders import decoding
 
 import probes
-from resonance import evaluating, preserving
+from resonance_toolkit import evaluating, preserving
 
 LAYERS = ["norm", "blocks.*"]
 

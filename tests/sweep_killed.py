@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from test_lab_sweep import RECIPES
 
-from lab import sweep as module
+from lab.studies import sweep as module
 
 
 def main(cache: Path) -> None:

@@ -7,7 +7,7 @@ from state import snapshot
 from torch import nn
 
 import probes
-from lab.backbones import LAYERS, cnn, mlp, vit6
+from lab.backbones.asymmetric_paper import LAYERS, cnn, mlp, vit6
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import nudging
-from lab.resmlp import ResMLP
+from lab.backbones.resmlp import ResMLP
 from nudging._credits.credit_bridge import value
 from nudging._credits.network import Trunk
 

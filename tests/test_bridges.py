@@ -7,7 +7,7 @@ from torch import nn
 from torch.autograd.functional import jacobian
 
 import nudging
-from lab.resmlp import ResMLP, linear
+from lab.backbones.resmlp import ResMLP, linear
 from nudging._credits.credit_bridge import soft_minimum, value
 
 BLOCKS = ["embed", "blocks.*"]

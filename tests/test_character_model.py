@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab.character_model import CharacterModel, rotate
+from lab.backbones.character_model import CharacterModel, rotate
 
 
 @pytest.mark.parametrize(("depth", "count"), [(1, 69_504), (3, 200_832), (4, 266_496)])

@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.colors import to_hex
 
 import probes
-from lab.character_model import CharacterModel
+from lab.backbones.character_model import CharacterModel
 
 mpl.use("agg")
 TAUS = [0.4, 0.0, 1.01, 0.2]  # in no order

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 import xarray as xr
 
-from lab import exit_study, text
-from lab.train_text import Variant, train
+from lab.data import text
+from lab.studies import exit_study
+from lab.training.train_text import Variant, train
 
 CORPUS = text.encode([text.documentation()[i : i + 2200] for i in (0, 3000, 6000)], name="short")
 VARIANTS = [Variant("standard"), Variant("asymmetric", 0.7), Variant("asymmetric_l2", 0.7)]

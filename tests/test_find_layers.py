@@ -4,7 +4,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim.swa_utils import AveragedModel
 
-from resonance import find_layers, select, unwrap
+from resonance_toolkit import find_layers, select, unwrap
 
 
 def network():

@@ -11,7 +11,7 @@ from state import snapshot
 from torch import nn
 
 import probes
-from lab.character_model import CharacterModel
+from lab.backbones.character_model import CharacterModel
 from probes._decoding.generate import _choose
 
 NAMES = ("token", "depth", "confidence", "cross_entropy")

@@ -7,7 +7,7 @@ import torch
 from state import snapshot
 from torch import nn
 
-from resonance import evaluating, preserving, preserving_rng
+from resonance_toolkit import evaluating, preserving, preserving_rng
 
 
 def network():

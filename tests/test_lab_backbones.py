@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import probes
-from lab import backbones
+from lab.backbones import asymmetric_paper as backbones
 
 # Table 25: stage, channels, resolution, blocks.
 COATNET = {

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 mpl.use("agg")
 
 import nudging
-from lab import credit_run
-from lab.augment import augmented
-from lab.credit_run import Case, joined, run
-from lab.credit_table import order, order_row
-from lab.data import Images, digits
-from lab.local_objective import end_to_end, forward, local
-from lab.local_training import Recipe, train
-from lab.resmlp import LAYERS, ResMLP
+from lab.backbones.resmlp import LAYERS, ResMLP
+from lab.data.augment import augmented
+from lab.data.images import Images, digits
+from lab.studies import credit_run
+from lab.studies.credit_run import Case, joined, run
+from lab.studies.credit_table import order, order_row
+from lab.training.local_objective import end_to_end, forward, local
+from lab.training.local_training import Recipe, train
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def test_a_damaged_run_is_made_again(tmp_path):
 
 
 def _first_ten():
-    from lab.samples import subset
+    from lab.data.samples import subset
 
     some = subset(digits(), 10)
     return some.x_train, some.y_train, some.x_test, some.y_test

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lab.batches import batches
-from lab.data import Images, digits, load, load_npz
-from lab.recipe import Recipe
-from lab.samples import corrupt, hold_out, subset
-from lab.train import train
+from lab.data.batches import batches
+from lab.data.images import Images, digits, load, load_npz
+from lab.data.samples import corrupt, hold_out, subset
+from lab.training.recipe import Recipe
+from lab.training.train import train
 
 
 def test_digits_are_stratified_and_standardised():

@@ -18,11 +18,11 @@ from accelerate import Accelerator, DistributedType
 from accelerate.state import AcceleratorState
 from train_launched import interrupt, noting_precision
 
-import lab.train as module
-from lab.recipe import Recipe
-from lab.sharding import prepare
-from lab.sweep import key_of
-from lab.train import train
+import lab.training.train as module
+from lab.studies.sweep import key_of
+from lab.training.recipe import Recipe
+from lab.training.sharding import prepare
+from lab.training.train import train
 
 HERE = Path(__file__).parent
 # Batches of 33, the last of 18: unequal parts. SGD, which a wrong scale would not escape.

@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import pytest
 import xarray as xr
 
-from lab import report
-from lab.report import Row, compare, publish
+from lab.results import report
+from lab.results.report import Row, compare, publish
 
 HERE = Path(__file__).parent
 
@@ -72,7 +72,7 @@ def test_a_full_disk_does_not_take_the_process_down(tmp_path):
     script = f"""
 import gc, pathlib, resource, signal
 import numpy as np, xarray as xr
-from lab import netcdf
+from lab.results import netcdf
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))

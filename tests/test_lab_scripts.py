@@ -17,9 +17,9 @@ from PIL import Image
 
 mpl.use("agg")
 
-from lab.alpha_search import COARSE, METHODS, fine
-from lab.recipe import Recipe
-from lab.strengths import TABLES_16_TO_19
+from lab.studies.alpha_search import COARSE, METHODS, fine
+from lab.training.recipe import Recipe
+from lab.training.strengths import TABLES_16_TO_19
 
 SCALES = ("smoke", "cpu", "paper")
 TABLE_15 = """

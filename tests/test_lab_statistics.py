@@ -3,7 +3,7 @@ import pytest
 import xarray as xr
 from scipy.special import stdtr
 
-from lab.statistics import paired
+from lab.results.statistics import paired
 
 
 def make(values):

@@ -16,11 +16,12 @@ import xarray as xr
 
 mpl.use("agg")
 
-from lab import main_runs, scales, study
-from lab.alpha_search import COARSE, GRID, compare_searches, fine
-from lab.recipe import Recipe
-from lab.study import Cell, draw_changes, rows_of, run_cells
-from lab.train import train
+from lab.studies import main_runs, study
+from lab.studies.alpha_search import COARSE, GRID, compare_searches, fine
+from lab.studies.study import Cell, draw_changes, rows_of, run_cells
+from lab.training import scales
+from lab.training.recipe import Recipe
+from lab.training.train import train
 
 ARGS = Namespace(scale="smoke", data=None, seeds=None, cache=None, processes=None, dask=None)
 

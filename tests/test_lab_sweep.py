@@ -15,9 +15,9 @@ import pytest
 import torch
 import xarray as xr
 
-from lab import sweep as module
-from lab.recipe import Recipe
-from lab.sweep import executing, key_of, sweep
+from lab.studies import sweep as module
+from lab.studies.sweep import executing, key_of, sweep
+from lab.training.recipe import Recipe
 
 HERE = Path(__file__).parent
 TINY = Recipe(per_class=4, test_per_class=2, epochs=2, batch=16)

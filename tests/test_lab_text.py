@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from lab import text
-from lab.text_report import LENGTHS, degenerate, report, show
+from lab.data import text
+from lab.data.text_report import LENGTHS, degenerate, report, show
 
 PROSE = text.documentation()[:20_000]
 

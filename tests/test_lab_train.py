@@ -8,11 +8,11 @@ import xarray as xr
 from torch import nn
 
 import probes
-from lab import backbones
-from lab.data import digits
-from lab.recipe import Recipe
-from lab.samples import subset
-from lab.train import train
+from lab.backbones import asymmetric_paper as backbones
+from lab.data.images import digits
+from lab.data.samples import subset
+from lab.training.recipe import Recipe
+from lab.training.train import train
 
 TINY = Recipe(per_class=6, test_per_class=5, epochs=3, batch=16, n=3, trace_every=2)
 
@@ -75,7 +75,7 @@ def test_runs_repeat_and_leave_the_random_state():
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, backbone):
     recipe = replace(TINY, backbone=backbone, per_class=2)
     whole, path = train(recipe), tmp_path / "run.pt"
-    import lab.train as module
+    import lab.training.train as module
 
     evaluated = []
 
@@ -99,7 +99,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, backbone):
 def test_a_run_may_be_interrupted_again_before_a_gradient_is_measured(tmp_path, monkeypatch, n):
     recipe, path = replace(TINY, n=n, trace_every=100), tmp_path / "run.pt"
     whole = train(recipe)
-    import lab.train as module
+    import lab.training.train as module
 
     train_epoch = module._train_epoch
     for last in (1, 2):

@@ -10,8 +10,8 @@ mpl.use("Agg")
 
 import figure5_landscape as example
 
-from lab.data import Images
-from lab.recipe import Recipe
+from lab.data.images import Images
+from lab.training.recipe import Recipe
 
 
 def test_figure_5_runs_and_shows_dilution(tmp_path, capsys):

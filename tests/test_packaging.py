@@ -4,7 +4,11 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {"probes", "landscape", "gradients", "attention", "nudging", "resonance"}
+INSTRUMENTS = {"probes", "landscape", "gradients", "attention", "nudging"}
+PACKAGES = INSTRUMENTS | {"resonance", "resonance_toolkit"}
+    "resonance",
+    "resonance_toolkit",
+}
 
 
 def test_the_wheel_has_the_packages_and_nothing_else(tmp_path):
@@ -16,12 +20,12 @@ def test_the_wheel_has_the_packages_and_nothing_else(tmp_path):
     assert tops == PACKAGES
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
-        sources = {str(path.relative_to(ROOT)) for path in (ROOT / package).glob("*.py")}
+        sources = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
         assert sources <= set(names)
 
 
 def test_instruments_do_not_import_one_another():
-    instruments = PACKAGES - {"resonance"}
+    instruments = INSTRUMENTS
     for package in PACKAGES:
         for path in (ROOT / package).glob("**/*.py"):
             for line in path.read_text().splitlines():

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import reproduce as reproduce_script
 
-from lab.catalogue import find_scripts, question, reproduced
-from lab.page import write_page
+from lab.results.catalogue import find_scripts, question, reproduced
+from lab.results.page import write_page
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 GOOD = '''"""Does <b> & "this" work? (table {number})"""
 import matplotlib.pyplot as plt
 import xarray as xr
-from lab.report import Row, arguments, publish
+from lab.results.report import Row, arguments, publish
 args = arguments(__doc__, output="x.nc").parse_args()
 assert args.scale == "smoke" and args.seeds == 3
 figure, ax = plt.subplots(figsize=(3, 2))

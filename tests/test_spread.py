@@ -4,7 +4,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from resonance import provenance, spread
+from resonance_toolkit import provenance, spread
 
 ITEMS = list(range(7))
 

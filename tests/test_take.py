@@ -19,7 +19,7 @@ import gradients
 import landscape
 import nudging
 import probes
-from resonance import AtMost, device_of, take
+from resonance_toolkit import AtMost, device_of, take
 
 X, Y = torch.arange(20.0)[:, None], torch.arange(20)
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 import probes
-from lab import text
-from lab.character_model import CharacterModel
-from lab.train_text import Variant, train
+from lab.backbones.character_model import CharacterModel
+from lab.data import text
+from lab.training.train_text import Variant, train
 
 CORPUS = text.encode([text.documentation()[i : i + 2200] for i in (0, 3000, 6000)], name="short")
 BRIEF = {"seed": 1, "epochs": 1, "batch": 8}

@@ -19,10 +19,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook
 
-import lab.train
-from lab import curves
-from lab.recipe import Recipe
-from lab.sweep import key_of, sweep
+import lab.training.train
+from lab.studies.sweep import key_of, sweep
+from lab.training import curves
+from lab.training.recipe import Recipe
 
 
 def main(folder: Path) -> None:
@@ -99,7 +99,7 @@ def interrupt(recipe: Recipe, checkpoint: Path) -> None:
     evaluate = lab.train._evaluate
     with patch.object(lab.train, "_evaluate", once):
         try:
-            lab.train.train(recipe, checkpoint=checkpoint, every=1)
+            lab.training.train.train(recipe, checkpoint=checkpoint, every=1)
         except KeyboardInterrupt:
             assert checkpoint.is_file()
         else:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from gradients._recorders.graph import Step, walk
 from gradients._recorders.inner_products import added, inner_products
 from gradients._recorders.protocol import Measurement
-from resonance import find_layers, unwrap
+from resonance_toolkit import find_layers, unwrap
 
 Edge = tuple[Any, int]  # an autograd node, and the number of its output
 

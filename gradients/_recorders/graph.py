@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 
-from resonance import preserving_rng
+from resonance_toolkit import preserving_rng
 
 
 class Step(NamedTuple):

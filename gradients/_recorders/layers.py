@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor, nn
 
-from resonance import find_layers, unwrap
+from resonance_toolkit import find_layers, unwrap
 
 
 def parameters_by_layer(model: nn.Module) -> tuple[list[Tensor], list[str], list[int]]:

@@ -19,7 +19,7 @@ from landscape._evaluation.checkpoint import fingerprint
 from landscape._evaluation.checks import check_counts, check_tolerances
 from landscape._evaluation.objective import make_objective
 from landscape._evaluation.samples import fixed_samples, refuse_changes, refuse_ignored
-from resonance import AtMost, preserving_rng, provenance, unwrap
+from resonance_toolkit import AtMost, preserving_rng, provenance, unwrap
 
 
 def curvature(

@@ -8,7 +8,7 @@ from landscape._curvature.estimates import extreme_eigenvalues
 from landscape._curvature.matrix import Curvature, multiplying
 from landscape._directions.parameters import Params
 from landscape._evaluation.checks import check_counts, check_tolerances
-from resonance import AtMost, preserving_rng
+from resonance_toolkit import AtMost, preserving_rng
 
 
 def eigenvectors(

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from landscape._directions.parameters import Params
 from landscape._evaluation.objective import Objective, apply
-from resonance import device_of, evaluating, preserving
+from resonance_toolkit import device_of, evaluating, preserving
 
 MATRICES = ("hessian", "gauss-newton")
 Product = Callable[[Tensor], Tensor]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from resonance import select, unwrap
+from resonance_toolkit import select, unwrap
 
 Params = dict[str, Tensor]
 Extra = nn.Module | Mapping[str, Tensor]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape._directions.parameters import Params
-from resonance import unwrap
+from resonance_toolkit import unwrap
 
 State = nn.Module | Mapping[str, Tensor]
 

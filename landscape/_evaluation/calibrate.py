@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from landscape._evaluation.displace import restoring
 from landscape._evaluation.first_layer import find_first_layer
 from landscape._evaluation.point import Scene, standing
-from resonance import Batches, device_of, evaluating, preserving
+from resonance_toolkit import Batches, device_of, evaluating, preserving
 
 Array = NDArray[np.float64]
 _WORKING_SET = 8 * 2**20  # bytes of the largest activation: a few of them still fit a shared cache

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from landscape._directions.parameters import Params
 from landscape._directions.random_directions import Direction
-from resonance import Batches, evaluating, preserving, unwrap
+from resonance_toolkit import Batches, evaluating, preserving, unwrap
 
 _MIN_INPUTS = 32  # below, two additions cost as much as the product
 

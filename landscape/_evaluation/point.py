@@ -15,7 +15,7 @@ from landscape._evaluation.displace import Point, displacing, restoring
 from landscape._evaluation.first_layer import FirstLayer, following_first_layer
 from landscape._evaluation.mean import Mean
 from landscape._evaluation.objective import Objective, apply, apply_to_model, hits, margins
-from resonance import Batches, evaluating, preserving
+from resonance_toolkit import Batches, evaluating, preserving
 
 Row = list[float]
 

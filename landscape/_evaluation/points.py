@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from landscape._evaluation.checkpoint import Checkpoint
 from landscape._evaluation.point import Scene, standing
 from landscape._evaluation.problem import identity
-from resonance import spread
+from resonance_toolkit import spread
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

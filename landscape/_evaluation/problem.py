@@ -12,7 +12,7 @@ from landscape._evaluation.checkpoint import fingerprint
 from landscape._evaluation.objective import make_objective
 from landscape._evaluation.point import Scene, batch_norms
 from landscape._evaluation.samples import fixed_samples
-from resonance import device_of, provenance
+from resonance_toolkit import device_of, provenance
 
 _LONGEST = 20_000  # characters of an attribute: netCDF takes 64 kB for all
 

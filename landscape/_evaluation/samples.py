@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from landscape._evaluation.checkpoint import fingerprint
 from landscape._evaluation.objective import Objective
-from resonance import AtMost, Batches, take
+from resonance_toolkit import AtMost, Batches, take
 
 _CHECKED = AtMost(32)  # samples compared between two passes
 

@@ -11,7 +11,7 @@ from landscape._directions.parameters import Params
 from landscape._directions.states import State, parameter_names, read_state, state_tensors
 from landscape._evaluation.objective import apply, make_objective
 from landscape._evaluation.samples import fixed_samples
-from resonance import preserving, unwrap
+from resonance_toolkit import preserving, unwrap
 
 
 def bend(

@@ -15,7 +15,7 @@ from landscape._evaluation.problem import build_scene, describe
 from landscape._surfaces.axes import Directions, check_directions, with_axes
 from landscape._surfaces.dataset import as_surface
 from landscape._surfaces.grid import plane_coordinates
-from resonance import AtMost, spread
+from resonance_toolkit import AtMost, spread
 
 
 def curvature_map(

@@ -14,7 +14,7 @@ from landscape._evaluation.points import running
 from landscape._evaluation.problem import build_scene, describe
 from landscape._surfaces.dataset import as_surface
 from landscape._surfaces.line import barrier
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 
 def curve(

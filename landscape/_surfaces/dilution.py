@@ -9,7 +9,7 @@ from torch import nn
 from landscape._directions.parameters import Extra, moving_tensors
 from landscape._surfaces.grid import grid
 from landscape._surfaces.smoothness import smoothness
-from resonance import AtMost, provenance
+from resonance_toolkit import AtMost, provenance
 
 _STATISTICS = ("std", "range", "mean_grad", "mean_grad_per_step")
 

@@ -17,7 +17,7 @@ from landscape._evaluation.calibrate import calibrate
 from landscape._evaluation.points import running
 from landscape._evaluation.problem import build_scene, describe
 from landscape._surfaces.dataset import as_surface
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from resonance import provenance
+from resonance_toolkit import provenance
 
 Array = NDArray[np.float64]
 _RESOLVED = 0.5  # slopes of neighbouring steps that agree less than this are not resolved

@@ -26,7 +26,7 @@ from landscape._evaluation.problem import build_scene, describe
 from landscape._surfaces.dataset import as_surface
 from landscape._surfaces.plane import frame
 from landscape._surfaces.principal_directions import principal_components
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 Array = NDArray[np.float64]
 

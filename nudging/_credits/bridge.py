@@ -19,7 +19,7 @@ from nudging._measures.numbers import dataset
 from nudging._replay.losses import Loss
 from nudging._replay.observe import find_blocks, observe
 from nudging._replay.state import State, count_samples
-from resonance import device_of, provenance, take
+from resonance_toolkit import device_of, provenance, take
 
 
 class Bridge(ABC):

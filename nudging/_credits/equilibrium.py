@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from nudging._replay.state import State
-from resonance import evaluating
+from resonance_toolkit import evaluating
 
 
 class EquilibriumPropagation:

@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resonance import preserving_rng
+from resonance_toolkit import preserving_rng
 
 
 class Trunk(nn.Module):

@@ -7,7 +7,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 def to_dataset(kind: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> xr.Dataset:

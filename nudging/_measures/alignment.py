@@ -20,7 +20,7 @@ from nudging._measures.numbers import (
     standard_error,
 )
 from nudging._replay.losses import Loss
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 
 def alignment(

@@ -10,7 +10,7 @@ from nudging._measures.batches import check_whole, observing
 from nudging._measures.numbers import attributes, dataset, joined, norms
 from nudging._measures.stability import lacking, mean_gradients, pairwise_cosine
 from nudging._replay.losses import Loss
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 _CHECKS = {
     "scale": "largest growth of the median activation norm from one block to the next",

@@ -15,7 +15,7 @@ from nudging._replay.losses import Loss, per_sample
 from nudging._replay.observe import find_blocks, record, why_full
 from nudging._replay.replay import versions
 from nudging._replay.state import State, count_samples
-from resonance import preserving, take, unwrap
+from resonance_toolkit import preserving, take, unwrap
 
 Credit: TypeAlias = Callable[[State], Mapping[str, Tensor]]
 

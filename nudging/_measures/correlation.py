@@ -19,7 +19,7 @@ from nudging._measures.batches import (
 from nudging._measures.draws import draws
 from nudging._measures.numbers import Array, attributes, dataset, joined, layers
 from nudging._replay.losses import Loss
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 
 def correlation(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nudging._measures.numbers import dataset
 from nudging._replay.observe import find_blocks
-from resonance import preserving_rng, provenance, spread
+from resonance_toolkit import preserving_rng, provenance, spread
 
 
 class _Task(NamedTuple):

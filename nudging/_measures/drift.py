@@ -7,7 +7,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from nudging._measures.numbers import dataset
-from resonance import provenance, select, unwrap
+from resonance_toolkit import provenance, select, unwrap
 
 Weights: TypeAlias = nn.Module | Mapping[str, Tensor]
 

@@ -12,7 +12,7 @@ from nudging._measures.correlation import correlation_batch, correlation_dataset
 from nudging._measures.nudge import check_etas, check_normalisation, nudge_batch, nudge_dataset
 from nudging._measures.numbers import attributes, joined
 from nudging._replay.losses import Loss
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 
 def measure(

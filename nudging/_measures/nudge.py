@@ -19,7 +19,7 @@ from nudging._measures.numbers import (
     standard_error,
 )
 from nudging._replay.losses import Loss
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 _NORMALISATIONS = ("rms", "unit", "none")
 

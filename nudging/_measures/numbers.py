@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nudging._measures.batches import Credit, Observed
 from nudging._replay.losses import loss_name
-from resonance import provenance
+from resonance_toolkit import provenance
 
 Array = NDArray[np.float64]
 Parts = Sequence[Mapping[str, Tensor]]

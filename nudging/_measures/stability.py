@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nudging._measures.batches import check_whole, observing
 from nudging._measures.numbers import Array, attributes, dataset, layers
 from nudging._replay.losses import Loss
-from resonance import AtMost
+from resonance_toolkit import AtMost
 
 
 def stability(

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 from nudging._replay.losses import Loss, losses_of, per_sample
 from nudging._replay.replay import Recorder, copied, versions
 from nudging._replay.state import State, count_samples, run
-from resonance import find_layers, unwrap
+from resonance_toolkit import find_layers, unwrap
 
 
 def observe(

@@ -12,7 +12,7 @@ from probes._branches.probe import Probe
 from probes._branches.strength import Alpha, resolve_alpha
 from probes._model.dry_run import inspect
 from probes._model.pooling import POOLS
-from resonance import find_layers, unwrap
+from resonance_toolkit import find_layers, unwrap
 
 
 def attach(

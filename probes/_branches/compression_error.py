@@ -9,7 +9,7 @@ from probes._branches.branches import Branches
 from probes._branches.closed_form_loss import compressed_loss
 from probes._branches.exact_loss import exact_loss
 from probes._branches.targets import rows_of
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 def compression_error(

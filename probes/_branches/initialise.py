@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from resonance import preserving_rng
+from resonance_toolkit import preserving_rng
 
 # Called as `init(weight, generator)`: fills `weight (class, width)` from the generator, in place.
 Init = Callable[[Tensor, torch.Generator], object]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from probes._branches.branches import Branches
 from probes._branches.exact_loss import as_distribution
 from probes._branches.targets import rows_of
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from probes._model.listener import Listener
 from probes._model.pooling import first_tensor
 from probes._model.synchronise import synchronise_gradients
 from probes.schedules import Adaptive
-from resonance import evaluating, preserving_rng
+from resonance_toolkit import evaluating, preserving_rng
 
 
 class Probe(Listener):

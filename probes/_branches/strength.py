@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any
 
 from probes.schedules import Adaptive, Schedule, constant
-from resonance import select
+from resonance_toolkit import select
 
 Alpha = float | Mapping[str, float | Schedule] | Schedule | Adaptive
 

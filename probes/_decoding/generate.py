@@ -9,7 +9,7 @@ from tqdm import tqdm
 from probes._decoding.cost import compute_of, count_flops, named
 from probes._decoding.decodable import Decodable, Decoding, as_decodable
 from probes._decoding.settings import Settings, check, check_reach
-from resonance import device_of, evaluating, preserving_rng, provenance, unwrap
+from resonance_toolkit import device_of, evaluating, preserving_rng, provenance, unwrap
 
 NAMES = {
     "token": ("chosen token", None),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probes._decoding.decodable import Decodable
 from probes._model.failed_pass import line_of, said
-from resonance import find_layers, unwrap
+from resonance_toolkit import find_layers, unwrap
 
 
 @dataclass(frozen=True)

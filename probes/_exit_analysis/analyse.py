@@ -11,7 +11,7 @@ from probes._exit_analysis.reliability import exit_reliability
 from probes._exit_analysis.route import THRESHOLDS, route_exits
 from probes._exit_training.attach import NormLike
 from probes._exit_training.losses import Exits
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 def exits(

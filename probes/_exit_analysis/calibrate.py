@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 from probes._exit_analysis.bounds import mean_p_value, rate_bound, risk_p_value
 from probes._exit_analysis.leaving import Clusters, check_record, check_thresholds, exits_of, leave
-from resonance import provenance
+from resonance_toolkit import provenance
 
 _NAMES = {
     "tau": "threshold",

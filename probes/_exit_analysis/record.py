@@ -16,7 +16,7 @@ from probes._exit_training.attach import NormLike, resolve_heads
 from probes._exit_training.forward_trace import Trace, name_layers, trace
 from probes._exit_training.losses import Exits
 from probes._model.distributed import is_sharded, resharding
-from resonance import evaluating, preserving, provenance, take, unwrap
+from resonance_toolkit import evaluating, preserving, provenance, take, unwrap
 
 _LOGITS = 2**24  # of the model itself, in one batch
 _BATCH = 256

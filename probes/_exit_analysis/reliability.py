@@ -3,7 +3,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from probes._exit_analysis.leaving import Clusters, check_record
-from resonance import provenance
+from resonance_toolkit import provenance
 
 EVENTS = ("correct", "agrees", "as good")
 

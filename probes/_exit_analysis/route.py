@@ -14,7 +14,7 @@ from probes._exit_analysis.leaving import (
     leave,
     relative_costs,
 )
-from resonance import provenance
+from resonance_toolkit import provenance
 
 THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.01)
 

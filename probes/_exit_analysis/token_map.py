@@ -2,7 +2,7 @@ import numpy as np
 import xarray as xr
 
 from probes._exit_analysis.leaving import ANY, check_record, check_thresholds, exits_of, leave
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 def exit_map(

@@ -13,7 +13,7 @@ from probes._exit_training.weights import Weights, resolve_weights
 from probes._model.distributed import check_mates
 from probes._model.failed_pass import line_of, said
 from probes._model.pooling import Pool, resolve_pool
-from resonance import evaluating, preserving_rng, unwrap
+from resonance_toolkit import evaluating, preserving_rng, unwrap
 
 HeadLike = str | Callable[[Tensor], Tensor]
 NormLike = str | Callable[[Tensor], Tensor] | None

@@ -15,7 +15,7 @@ from probes._model.dry_run import call
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from probes._model.pooling import first_tensor
-from resonance import device_of, evaluating, find_layers, preserving
+from resonance_toolkit import device_of, evaluating, find_layers, preserving
 
 _TOKENS = 8  # positions of a guessed text
 

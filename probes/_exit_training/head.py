@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probes._exit_training.forward_trace import Trace
 from probes._model.distributed import gathered
 from probes._model.pooling import Pool
-from resonance import evaluating, preserving_rng
+from resonance_toolkit import evaluating, preserving_rng
 
 # What models do between modules: nothing, or one of these ways to pool positions.
 _GLUES: dict[str, Callable[[Tensor], Tensor]] = {

@@ -5,7 +5,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from probes._exit_training.head import Head
-from resonance import provenance
+from resonance_toolkit import provenance
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from probes._model.distributed import is_sharded, resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from probes._model.pooling import Pool, first_tensor, resolve_pool
-from resonance import evaluating, preserving, preserving_rng
+from resonance_toolkit import evaluating, preserving, preserving_rng
 
 
 @dataclass(frozen=True)

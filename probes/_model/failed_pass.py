@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-import resonance
+import resonance_toolkit
 
 # Frames of these packages are ours or torch's, not the user's.
 _OTHERS = tuple(
     f"{folder}{os.sep}"
     for folder in (
         Path(__file__).parents[1],
-        Path(resonance.__file__).parent,
+        Path(resonance_toolkit.__file__).parent,
         Path(torch.__file__).parent,
     )
 )

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from resonance import device_of
+from resonance_toolkit import device_of
 
 _BATCH = 2
 _SIZES = (224, 32, 64, 28, 299, 384, 256)

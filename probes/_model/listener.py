@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from probes._model.capture import Capture, hook_into
 from probes._model.pooling import Pool
-from resonance import find_layers, unwrap
+from resonance_toolkit import find_layers, unwrap
 
 _TRANSIENT = ("_capture", "_finalizer", "_root")
 

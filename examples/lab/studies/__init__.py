@@ -1,0 +1,1 @@
+"""Many runs put together: one file per study."""

@@ -1,0 +1,1 @@
+"""Recipes and the loops that follow them."""

@@ -1,0 +1,1 @@
+"""The ground floor: what every instrument shares, and what imports no instrument."""
