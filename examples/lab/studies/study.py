@@ -59,8 +59,9 @@ def run_cells(cells: Sequence[Cell], args: argparse.Namespace, chosen: Sequence[
     """Accuracy after the last epoch, and the statistics of the change, over the cells' labels.
 
     Returns:
-        Dataset with `accuracy (training, ..., seed)` in percent, what `lab.results.statistics.paired`
-        gives, and `published_change`, over the labels; cells that the table has not are NaN.
+        Dataset with `accuracy (training, ..., seed)` in percent, what
+        `lab.results.statistics.paired` gives, and `published_change`, over the labels; cells that
+        the table has not are NaN.
     """
     pairs = [[cell.recipes(seed) for seed in chosen] for cell in cells]
     recipes = [recipe for cell in pairs for kind in zip(*cell, strict=True) for recipe in kind]

@@ -9,7 +9,8 @@ from torch import nn
 
 import probes
 from lab.backbones import asymmetric_paper as backbones
-from lab.data.images import Images, load, samples
+from lab.data import samples
+from lab.data.images import Images, load
 
 _COLOURED = ("resnet18", "resnet50", "vit_small", "vit_base")  # these take three channels
 

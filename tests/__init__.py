@@ -1,0 +1,1 @@
+"""The tests mirror the packages; `contract` and `distributed` test all of them."""

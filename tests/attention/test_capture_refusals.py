@@ -1,0 +1,222 @@
+"""What `attention` refuses to read, or to be asked for."""
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+import xarray as xr
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+
+import attention
+from attention import _call
+from tests.helpers.small_vit import small_vit
+
+
+class Flexible(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain = nn.MultiheadAttention(16, 1, batch_first=True)
+        self.flexible = FlexAttention()
+
+    def forward(self, x):
+        return self.flexible(self.plain(x, x, x)[0])
+
+
+class FlexAttention(nn.Module):
+    def forward(self, x):
+        x = x[:, None]
+        return flex_attention(x, x, x)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_is_refused_even_beside_attention_that_can_be_read():
+    model, x = Flexible().eval(), torch.randn(1, 16, 16)
+    with pytest.raises(ValueError, match=r"layer 'flexible' .* flex_attention.* sdpa or eager"):
+        attention.capture(model, x, queries="mean")
+
+
+class OwnKernel(nn.Module):
+    def forward(self, x):
+        q = x[:, None]
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[0]
+
+
+def test_a_kernel_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="_scaled_dot_product_flash_attention_for_cpu, which can"):
+        attention.capture(OwnKernel(), torch.randn(1, 4, 8), queries="mean")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0"])
+def test_no_attention_is_refused(name):
+    model = timm.create_model(name)
+    with pytest.raises(ValueError, match="no attention was seen"):
+        attention.capture(model, torch.randn(1, 3, 32, 32), queries="mean")
+
+
+def test_separable_attention_is_refused_with_its_place():
+    model = timm.create_model("mobilevitv2_050")
+    with pytest.raises(
+        ValueError, match=r"A softmax that no product .* is in stages.2.1.transformer.0.attn"
+    ):
+        attention.capture(model, torch.randn(1, 3, 64, 64), queries="mean")
+
+
+class Gated(nn.Module):
+    """Attention, then a softmax that weighs tokens without a product of matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.attention(x, x, x)[0]
+        return (x * x.softmax(-1)).sum(1)
+
+
+def test_a_softmax_that_is_left_out_is_named():
+    with pytest.warns(UserWarning, match=r"a softmax was left out.* in $"):
+        attention.capture(Gated(), torch.randn(2, 5, 8), queries="mean")
+
+
+def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
+    real = F.scaled_dot_product_attention
+
+    class Sharper(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    def wrong(place, output, arguments, **known):
+        return real_description(place, output, arguments | {"scale": 0.1}, **known)
+
+    real_description = _call.of_kernel
+    monkeypatch.setattr("attention._tap.of_kernel", wrong)
+    x = torch.randn(1, 2, 5, 8)
+    with pytest.raises(RuntimeError, match="layer '': the attention read does not reproduce"):
+        attention.capture(Sharper(), x, queries="mean")
+    assert F.scaled_dot_product_attention is real
+
+
+@pytest.mark.parametrize("kind", ["kernel", "softmax"])
+def test_every_layer_is_compared_with_its_own_output(monkeypatch, kind):
+    """The second layer alone does not reproduce what it used."""
+    described = getattr(_call, f"of_{kind}")
+
+    def wrong(place, *args, **known):
+        if place.layer == "1" and kind == "kernel":
+            args = (args[0], args[1] | {"scale": 3.0})
+        elif place.layer == "1":
+            args = (3 * args[0], args[1])  # other scores than those of the softmax
+        return described(place, *args, **known)
+
+    monkeypatch.setattr(f"attention._tap.of_{kind}", wrong)
+    way = "fused" if kind == "kernel" else "aten"
+    model = nn.Sequential(Split(way), Split(way))
+    with pytest.raises(RuntimeError, match="layer '1': the attention read does not reproduce"):
+        attention.capture(model, torch.randn(2, 7, 16), queries="mean")
+
+
+def test_scores_that_change_after_their_softmax_are_not_returned():
+    with pytest.raises(RuntimeError, match="layer '': the attention read does not reproduce"):
+        attention.capture(Split("overwritten"), torch.randn(2, 7, 16), queries="mean")
+
+
+BAD = {
+    "queries": ["none", [], "", 3, [1.5], [True, False], torch.tensor([True, False])],
+    "keys": ["cls"],
+    "threshold": [0, 1.5, "high"],
+    "mass": [0, 2],
+    "chunk": [0, 1.5, True],
+    "prefix": [-1, 1.5, "1", True, 17],  # there are 16 patches, and the class token
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in BAD.items() for v in vs])
+def test_bad_arguments_are_named(name, value):
+    with pytest.raises(ValueError, match=f"`{name}`: expected .* got"):
+        attention.capture(small_vit(), torch.randn(1, 3, 32, 32), **{name: value})
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(ValueError, match="the input has no samples"):
+        attention.capture(small_vit(), torch.randn(0, 3, 32, 32))
+
+
+def test_a_model_without_class_token_says_what_else_to_ask_for():
+    model = small_vit(class_token=False, global_pool="avg")
+    with pytest.raises(ValueError, match=r'`queries`: expected "mean", .* no class token'):
+        attention.capture(model, torch.randn(1, 3, 32, 32))
+    with pytest.raises(ValueError, match=r"`layers`: nothing is called 'block"):
+        attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="block.0")
+    with pytest.raises(
+        ValueError, match=r"`layers`: no attention in blocks.0.mlp; .*blocks.1.attn"
+    ):
+        attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="blocks.0.mlp")
+
+
+class Split(nn.Module):
+    """Two heads, written by hand in some way."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.num_heads = way, 2
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        if self.way == "linear":  # two softmaxes, neither of them from queries to keys
+            return (q.softmax(-1) @ (k.softmax(-2).mT @ v)).transpose(1, 2).flatten(2)
+        if self.way == "transposed":
+            return ((k @ q.mT).softmax(-2).mT @ v).transpose(1, 2).flatten(2)
+        if self.way == "fused":
+            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if self.way == "logarithm":
+            return (F.log_softmax(q @ k.mT, -1).exp() @ v).transpose(1, 2).flatten(2)
+        if self.way == "overwritten":
+            scores = q @ k.mT
+            weights = scores.softmax(-1)
+            scores.mul_(3)
+            return (weights @ v).transpose(1, 2).flatten(2)
+        return (torch.ops.aten.softmax(q @ k.mT, -1) @ v).transpose(1, 2).flatten(2)
+
+
+def beside_a_readable_layer(way):
+    return nn.Sequential(Split(way), nn.TransformerEncoderLayer(16, 2, 16, batch_first=True))
+
+
+def test_linear_attention_is_refused():
+    model = beside_a_readable_layer("linear")
+    with pytest.warns(UserWarning, match="another axis"), pytest.raises(ValueError, match="linear"):
+        attention.capture(model, torch.randn(2, 7, 16), queries="mean")
+
+
+def test_a_softmax_along_another_axis_is_named():
+    model, x = beside_a_readable_layer("transposed"), torch.randn(2, 7, 16)
+    with pytest.warns(UserWarning, match="another axis than the last, in 0"):
+        seen = attention.capture(model, x, queries="mean")
+    assert list(seen["layer"]) == ["1.self_attn"]
+    with pytest.raises(ValueError, match=r"no attention was seen.*another axis"):
+        attention.capture(model[0], x, queries="mean")
+
+
+def test_a_softmax_called_as_an_operator_is_read():
+    seen = attention.capture(beside_a_readable_layer("aten"), torch.randn(2, 7, 16), queries="mean")
+    assert list(seen["layer"]) == ["0", "1.self_attn"]
+
+
+def test_the_exponential_of_a_log_softmax_is_read():
+    model, x = beside_a_readable_layer("logarithm").double(), torch.randn(2, 7, 16).double()
+    seen = attention.capture(model, x, queries="mean")
+    assert list(seen["layer"]) == ["0", "1.self_attn"]
+    model[0].way = "aten"
+    expected = attention.capture(model, x, queries="mean")
+    xr.testing.assert_allclose(seen.drop_attrs(), expected.drop_attrs(), rtol=1e-9)
+
+
+def test_passes_of_different_sizes_are_refused():
+    model = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    with attention.capturing(model, queries="mean") as recording:
+        model(torch.randn(2, 7, 16))
+        model(torch.randn(2, 5, 16))
+    with pytest.raises(ValueError, match=r"differ in size: layer 'self_attn' has \[2, 7, 7\]"):
+        recording.dataset()

@@ -1,0 +1,1 @@
+"""What every verb owes its user."""

@@ -1,0 +1,1 @@
+"""Several processes on one machine: tests, and the scripts that each rank runs."""

@@ -1,0 +1,245 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+import torch.nn.functional as F
+import xarray as xr
+from torch import nn
+
+import gradients
+from tests.helpers.small_network import gradients_of, make_batch, make_network, two_losses
+
+
+def test_compare_equals_autograd_and_leaves_the_losses_usable():
+    model, batch = make_network(dropout=0.0), make_batch()
+    losses = two_losses(model, *batch)
+    main, auxiliary = (gradients_of(loss, model) for loss in losses)
+    found = gradients.compare(model, losses)
+
+    assert all(p.grad is None for p in model.parameters())
+    names = ["stem.1.weight", "stem.1.bias"]
+    a, b = (torch.cat([g[n].flatten() for n in names]) for g in (main, auxiliary))
+    np.testing.assert_allclose(found["dot"].sel(layer="stem.1"), (a @ b).item(), rtol=1e-12)
+    assert np.isnan(found["dot"].sel(layer="head"))
+    sum(losses).backward()  # the graph is still there
+    trace = gradients.Trace(model)
+    trace.backward(*two_losses(model, *batch))
+    for name, value in trace.to_dataset().isel(step=0).data_vars.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-10)
+    with pytest.raises(ValueError, match="'bce': expected a scalar tensor"):
+        gradients.compare(model, {"ce": losses[0], "bce": torch.zeros(3)})
+    with pytest.raises(TypeError, match="`losses`: expected scalars by name or in order"):
+        gradients.compare(model, losses[0])
+    main, auxiliary = two_losses(model, *batch)
+    named = gradients.compare(model, {"ce": main, "bce": auxiliary})
+    assert named.attrs["objectives"] == "ce, bce"
+
+
+def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y = make_batch(size=23)
+    F.cross_entropy(model(x), y).backward()
+    expected = {
+        layer: (
+            model[int(layer)].weight.grad.square().sum()
+            + model[int(layer)].bias.grad.square().sum()
+        )
+        for layer in "02"
+    }
+    n = sum(p.numel() for p in model.parameters())
+    model.zero_grad()
+    branches = nn.ModuleList([nn.Linear(6, 3, bias=False).requires_grad_(i == 0) for i in range(5)])
+
+    found = gradients.initial_norm(model, (x, y), branches, samples=None, batch_size=5)
+
+    whole = sum(expected.values()).sqrt().item()
+    for layer, square in expected.items():
+        np.testing.assert_allclose(
+            found["grad_norm"].sel(layer=layer), square.sqrt().item(), rtol=1e-12
+        )
+    np.testing.assert_allclose(found["norm_backbone"], whole, rtol=1e-12)
+    np.testing.assert_allclose(found["norm_everything"], whole, rtol=1e-12)
+    np.testing.assert_allclose(found["rms_backbone"], whole / n**0.5, rtol=1e-12)
+    np.testing.assert_allclose(found["rms_everything"], whole / (n + 90) ** 0.5, rtol=1e-12)
+    np.testing.assert_allclose(found["dilution"], (n / (n + 90)) ** 0.5, rtol=1e-12)
+    np.testing.assert_allclose(found["loss"], F.cross_entropy(model(x), y).item(), rtol=1e-12)
+    same = gradients.initial_norm(model, (x, y), 90, samples=None)
+    np.testing.assert_allclose(same["reduction"], found["reduction"])
+    with pytest.raises(ValueError, match="`branches`: expected a module"):
+        gradients.initial_norm(model, (x, y), -1, samples=None)
+    each = nn.CrossEntropyLoss(reduction="none")
+    with pytest.raises(ValueError, match=r"`loss_fn`: expected one number .* got \(23,\)"):
+        gradients.initial_norm(model, (x, y), loss_fn=each, samples=None)
+    with pytest.raises(ValueError, match="`model`: expected parameters that require gradients"):
+        gradients.initial_norm(model.requires_grad_(False), (x, y), samples=None)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.3, 0.2, -0.1], "synergy"),
+        ([-0.3, -0.8, 0.1], "conflict"),
+        ([0.05, 0.01, 0.02], "incoherent"),  # too small
+        ([0.9, -0.1, -0.1, 0.4, -0.2], "incoherent"),  # large on average, but of either sign
+        ([np.nan, np.nan], "undefined"),
+        ([np.nan, 0.5], "synergy"),
+    ],
+)
+def test_summarise(values, verdict):
+    trace = xr.Dataset({"cosine_total": ("step", values)}, {"step": range(len(values))})
+    found = gradients.summarise(trace)
+    known = np.array(values)[~np.isnan(values)]
+    assert found["verdict"].item() == verdict
+    if len(known):
+        np.testing.assert_allclose(found["mean"], known.mean())
+        np.testing.assert_allclose(found["min"], known.min())
+        np.testing.assert_allclose(found["max"], known.max())
+        np.testing.assert_allclose(found["final"], values[-1])
+        np.testing.assert_allclose(found["conflict_share"], (known < 0).mean())
+    assert found["n_steps"] == len(known)
+    assert "synergy: mean >= 0.1" in found.attrs["rule"]
+
+
+def test_summarise_by_layer_and_of_nothing():
+    cosine = xr.DataArray([[0.5, -0.5], [0.7, -0.9]], dims=("step", "layer"))
+    trace = xr.Dataset({"cosine": cosine}, {"step": [0, 1], "layer": ["a", "b"]})
+    found = gradients.summarise(trace, "cosine")
+    assert found["verdict"].values.tolist() == ["synergy", "conflict"]
+    told = r"`variable`: expected one over `step` \(cosine\), got 'cosine_total'"
+    with pytest.raises(ValueError, match=told):
+        gradients.summarise(trace)
+    for setting in ({"margin": -1}, {"share": 3}, {"share": "most"}):
+        with pytest.raises(ValueError, match="expected a number from 0 to 1"):
+            gradients.summarise(trace, "cosine", **setting)
+
+
+@pytest.mark.parametrize("verb", [gradients.summarise, gradients.plot_trace, gradients.plot_layers])
+def test_a_trace_without_a_step_says_how_to_record_one(verb):
+    model = make_network()
+    trace = gradients.Trace(model)
+    told = r"expected at least one recorded step, got none; train with trace\.backward"
+    with pytest.raises(ValueError, match=told):
+        verb(trace.to_dataset())
+    trace.backward(*two_losses(model, *make_batch()), update=False)  # amid an update
+    with pytest.raises(ValueError, match="update=True"):
+        verb(trace.to_dataset())
+    with pytest.raises(TypeError, match=r"got Trace; give its to_dataset\(\)"):
+        verb(trace)
+
+
+def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
+    model = make_network(dropout=0.0).eval()
+    x, y = make_batch(size=120)
+    found = gradients.noise(
+        model,
+        (x, y),
+        lambda x, y: two_losses(model, x, y),
+        samples=None,
+        batch_size=5,
+        resamples=4000,
+        confidence=0.9,
+    )
+
+    cosines = []
+    for a, b in zip(x.split(5), y.split(5), strict=True):
+        one = gradients.compare(model, two_losses(model, a, b))
+        cosines.append(one["cosine_total"].item())
+    np.testing.assert_allclose(found["cosine_total"], cosines, rtol=1e-12)
+    np.testing.assert_allclose(found["variance_total"], np.var(cosines, ddof=1), rtol=1e-12)
+    for name, statistic in (("mean", np.mean), ("variance", lambda v, axis: v.var(axis, ddof=1))):
+        interval = scipy.stats.bootstrap(
+            (cosines,),
+            statistic,
+            n_resamples=4000,
+            confidence_level=0.9,
+            method="percentile",
+            rng=np.random.default_rng(1),
+        ).confidence_interval
+        width = interval.high - interval.low
+        np.testing.assert_allclose(found[f"{name}_total_low"], interval.low, atol=0.06 * width)
+        np.testing.assert_allclose(found[f"{name}_total_high"], interval.high, atol=0.06 * width)
+    for layer in ("token", "stem.0", "stem.1"):  # each has its own interval
+        at = found.sel(layer=layer)
+        interval = scipy.stats.bootstrap(
+            (at["cosine"].values,),
+            np.mean,
+            n_resamples=4000,
+            confidence_level=0.9,
+            method="percentile",
+            rng=np.random.default_rng(1),
+        ).confidence_interval
+        width = interval.high - interval.low
+        np.testing.assert_allclose(at["mean_low"], interval.low, atol=0.06 * width)
+        np.testing.assert_allclose(at["mean_high"], interval.high, atol=0.06 * width)
+    assert found["mean_low"].sel(layer=["head", "side"]).isnull().all()
+    with pytest.raises(ValueError, match="at least two mini-batches, got 1"):
+        gradients.noise(model, (x, y), lambda x, y: (), samples=None, batch_size=120)
+    with pytest.raises(ValueError, match="`losses`: expected two, got 1"):
+        gradients.noise(model, (x, y), lambda x, y: [model(x)[0].sum()], samples=None)
+
+
+def make_trace(n=8):
+    torch.manual_seed(0)
+    model = make_network()
+    trace = gradients.Trace(model)
+    for step in range(n):
+        trace.backward(*two_losses(model, *make_batch(seed=step)))
+    return trace.to_dataset()
+
+
+def test_plot_trace_draws_the_cosine_and_its_running_mean():
+    trace = make_trace()
+    ax = gradients.plot_trace(trace, smooth=3)
+    zero, smooth, raw = ax.get_lines()
+    assert list(zero.get_ydata()) == [0, 0]
+    np.testing.assert_array_equal(raw.get_ydata(), trace["cosine_total"])
+    values = trace["cosine_total"].values
+    np.testing.assert_allclose(
+        smooth.get_ydata()[1:-1], np.convolve(values, np.ones(3) / 3, "valid")
+    )
+    both = xr.concat([trace, -trace], xr.Variable("architecture", ["ViT", "CNN"]))
+    ax = gradients.plot_trace(both)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ViT", "CNN"]
+    with pytest.raises(ValueError, match="at most one dimension"):
+        gradients.plot_trace(both.expand_dims(seed=2))
+    plt.close("all")
+
+
+def test_plot_layers_draws_every_layer_and_step():
+    trace = make_trace()
+    ax = gradients.plot_layers(trace)
+    drawn = ax.collections[0].get_array()
+    np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), trace["cosine"].values.T)
+    assert [t.get_text() for t in ax.get_yticklabels()] == list(trace["layer"].values)
+    with pytest.raises(ValueError, match=r"expected `cosine \(step, layer\)`"):
+        gradients.plot_layers(trace.isel(step=0))
+    plt.close("all")
+
+
+def test_plot_dynamics_draws_losses_and_norms():
+    trace = make_trace()
+    plain = trace[["loss_main", "grad_norm"]]
+    losses, norms = gradients.plot_dynamics({"plain": plain, "asymmetric": trace})
+    labels = [line.get_label() for line in losses.get_lines()]
+    assert labels == ["plain, main", "asymmetric, main", "asymmetric, auxiliary"]
+    np.testing.assert_array_equal(losses.get_lines()[2].get_ydata(), trace["loss_aux"])
+    np.testing.assert_array_equal(norms.get_lines()[0].get_ydata(), trace["grad_norm"])
+    with pytest.raises(ValueError, match="'x': expected `loss_main` and `grad_norm"):
+        gradients.plot_dynamics({"x": trace[["cosine"]]})
+    plt.close("all")
+
+
+@pytest.mark.parametrize(("branches", "percent"), [(1, -3.0), (20, -33.5), (300, -77.6)])
+def test_dilution_alone_gives_nearly_the_published_reduction_of_the_transformer(branches, percent):
+    # Table 4 prints -3.40, -33.68 and -68.78; the main loss's gradient is the same in all cases.
+    from lab.backbones import asymmetric_paper as backbones
+
+    torch.manual_seed(0)
+    model = backbones.vit6(classes=100)
+    data = torch.randn(4, 3, 32, 32), torch.arange(4)
+    weights = branches * 6 * 128 * 100  # six blocks of width 128, a hundred classes
+    found = gradients.initial_norm(model, data, weights, samples=None)
+    plain = gradients.initial_norm(model, data, samples=None)
+    assert round(found["reduction"].item(), 1) == percent
+    np.testing.assert_array_equal(found["norm_everything"], plain["norm_backbone"])

@@ -1,0 +1,1 @@
+"""Models, data and references that several tests share."""

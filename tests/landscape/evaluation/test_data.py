@@ -1,0 +1,144 @@
+"""`landscape.grid`: what it is given: kinds of data, losses and metrics."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import landscape
+from tests.helpers.surfaces import make_data, make_mlp
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(make_data(), id="tensors"),
+        pytest.param(TensorDataset(*make_data()), id="dataset"),
+        pytest.param(DataLoader(TensorDataset(*make_data()), batch_size=4), id="loader"),
+        pytest.param(
+            DataLoader(TensorDataset(*make_data()), batch_size=4, shuffle=True), id="shuffling"
+        ),
+    ],
+)
+def test_all_kinds_of_data_give_the_same_surface(data):
+    model = make_mlp()
+    expected = landscape.grid(model, make_data(), samples=12, size=3)
+    np.testing.assert_array_equal(
+        landscape.grid(model, data, samples=12, size=3)["loss"], expected["loss"]
+    )
+
+
+class Drifting(Dataset):
+    """Gives another image every time it is asked."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        self.asked += 1
+        return torch.full((40,), float(self.asked)).double(), index % 3
+
+
+def test_data_that_change_between_passes_are_refused():
+    with pytest.raises(ValueError, match="`data`: gives other samples on a second pass"):
+        landscape.grid(make_mlp(), DataLoader(Drifting(), batch_size=5), samples=20, size=3)
+
+
+def test_losses_of_every_signature_agree():
+    model, data = make_mlp(), make_data()
+    kwargs = {"samples": 30, "size": 3, "batch_size": 7}
+    expected = landscape.grid(model, data, **kwargs)
+    ways = {
+        "function": F.cross_entropy,
+        "module": nn.CrossEntropyLoss(),
+        "mean": lambda outputs, targets: F.cross_entropy(outputs, targets),
+        "closure": lambda model, x, y: F.cross_entropy(model(x), y),
+        "each": lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
+    }
+    for name, loss in ways.items():
+        got = landscape.grid(model, data, loss=loss, **kwargs)
+        np.testing.assert_allclose(got["loss"], expected["loss"], rtol=1e-13, err_msg=name)
+        np.testing.assert_array_equal(got["accuracy"], expected["accuracy"])
+        has_error = name in ("function", "module", "each")
+        assert np.isfinite(got["loss_se"]).all() == has_error, name
+
+
+def test_class_weights_are_respected():
+    model, (x, y) = make_mlp(), make_data()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.1]).double())
+    surface = landscape.grid(model, (x, y), loss=loss, samples=30, size=3, batch_size=30)
+    centre = surface["loss"].sel(alpha=0, beta=0).item()
+    np.testing.assert_allclose(centre, loss(model(x), y).item(), rtol=1e-14)
+
+
+def test_targets_that_are_no_classes_have_no_accuracy():
+    model, (x, _) = make_mlp(), make_data()
+    surface = landscape.grid(model, (x, x[:, :3]), loss=F.mse_loss, samples=30, size=3)
+    assert surface["accuracy"].isnull().all()
+
+
+def test_metrics_of_loss_landscapes_are_accepted():
+    import loss_landscapes.metrics as metrics
+
+    model, (x, y) = make_mlp(), make_data()
+    theirs = metrics.Loss(F.cross_entropy, x, y)
+    surface = landscape.grid(model, (x, y), metrics={"theirs": theirs}, samples=30, size=3)
+    np.testing.assert_allclose(surface["theirs"], surface["loss"], rtol=1e-13)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_targets_that_the_loss_leaves_out_are_refused():
+    # Their mean is over the others: 0 for each of them would be another loss than the model's own.
+    model, (x, y) = make_mlp(), make_data()
+    y[3] = -100
+    ways = [None, F.cross_entropy, nn.CrossEntropyLoss(), nn.CrossEntropyLoss(ignore_index=2)]
+    for loss in ways:
+        for verb in (landscape.grid, landscape.line, landscape.curvature):
+            with pytest.raises(ValueError, match=r"`data`: .* ignores the targets"):
+                verb(model, (x, y), loss=loss, samples=None)
+    with pytest.raises(ValueError, match=r"`data`: .* ignores the targets -100"):
+        landscape.curvature(model, DataLoader(TensorDataset(x, y)), samples=None)
+    with pytest.raises(ValueError, match=r"`data`: .* ignores the targets -100"):
+        landscape.bend(model, model, (x, y))
+    own = F.cross_entropy(model.eval()(x), y).item()
+
+    def each(outputs, targets):
+        return F.cross_entropy(outputs, targets, reduction="none") * len(y) / (len(y) - 1)
+
+    found = landscape.grid(model, (x, y), loss=each, samples=None, size=3, batch_size=4)
+    np.testing.assert_allclose(found["loss"].sel(alpha=0, beta=0), own, rtol=1e-12)
+    rest = nn.CrossEntropyLoss(ignore_index=7)  # no target is
+    y[3] = 0
+    found = landscape.grid(model, (x, y), loss=rest, samples=None, size=3, batch_size=4)
+    own = F.cross_entropy(model(x), y).item()
+    np.testing.assert_allclose(found["loss"].sel(alpha=0, beta=0), own, rtol=1e-12)
+
+
+def test_a_loss_that_weighs_classes_is_the_models_own(monkeypatch):
+    monkeypatch.setattr("landscape._evaluation.calibrate._WORKING_SET", 1)  # else batches of 8
+    model, (x, y) = make_mlp(), make_data()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.1]).double())
+    own = loss(model.eval()(x), y).item()
+    found = landscape.grid(model, (x, y), loss=loss, samples=None, size=3)
+    np.testing.assert_allclose(found["loss"].sel(alpha=0, beta=0), own, rtol=1e-12)
+
+
+def test_a_sum_is_no_mean():
+    with pytest.raises(ValueError, match=r"`loss`: expected a mean .* got reduction 'sum'"):
+        landscape.grid(make_mlp(), make_data(), loss=nn.CrossEntropyLoss(reduction="sum"), size=3)
+
+
+def test_one_output_is_no_choice_between_classes():
+    # Not the share of targets that are 0, which is what argmax would give.
+    model, (x, y) = nn.Linear(40, 1).double(), make_data()
+
+    def binary(outputs, targets):
+        return F.binary_cross_entropy_with_logits(outputs[:, 0], targets.clamp(max=1).double())
+
+    found = landscape.grid(model, (x, y), loss=binary, samples=None, size=3)
+    assert found["accuracy"].isnull().all()
