@@ -49,7 +49,7 @@ def run_case(case: dict[str, Any], cache: Path, begun: Path) -> xr.Dataset:
         shard()
     recipe = Recipe(**case["recipe"])
     checkpoint = cache / f"{key_of(recipe)}.pt"
-    lab.train._EVALUATED = case.get("evaluated", 250)
+    lab.training.train._EVALUATED = case.get("evaluated", 250)
     if case.get("interrupted"):
         interrupt(recipe, checkpoint)
         copy(checkpoint, begun)
@@ -57,8 +57,8 @@ def run_case(case: dict[str, Any], cache: Path, begun: Path) -> xr.Dataset:
         copy(begun, checkpoint)
     with (
         noting_precision() as seen,
-        patch.object(lab.train, "assemble", assemble),
-        patch.object(lab.train, "_train_epoch", wraps=lab.train._train_epoch) as trained,
+        patch.object(lab.training.train, "assemble", assemble),
+        patch.object(lab.training.train, "_train_epoch", wraps=lab.training.train._train_epoch) as trained,
     ):
         (run,) = sweep([recipe], cache=cache)
     return run.assign_attrs(computed_in=", ".join(sorted(seen)), trained=trained.call_count)
@@ -72,7 +72,7 @@ def copy(source: Path, target: Path) -> None:
     PartialState().wait_for_everyone()
 
 
-def assemble(run: lab.train.Run) -> xr.Dataset:
+def assemble(run: lab.training.train.Run) -> xr.Dataset:
     """Say in how many processes it was, and in how many shards each weight."""
     trained = run.optimizer.param_groups[0]["params"]  # the model's own may be gathered just now
     (shards,) = {p.device_mesh.size() if isinstance(p, DTensor) else 1 for p in trained}
@@ -90,14 +90,14 @@ def interrupt(recipe: Recipe, checkpoint: Path) -> None:
     """Train for one epoch, see that its state is there, and end in the next."""
     evaluated = []
 
-    def once(run: lab.train.Run) -> dict[str, float]:
+    def once(run: lab.training.train.Run) -> dict[str, float]:
         evaluated.append(1)
         if len(evaluated) == 2:
             raise KeyboardInterrupt
         return evaluate(run)
 
-    evaluate = lab.train._evaluate
-    with patch.object(lab.train, "_evaluate", once):
+    evaluate = lab.training.train._evaluate
+    with patch.object(lab.training.train, "_evaluate", once):
         try:
             lab.training.train.train(recipe, checkpoint=checkpoint, every=1)
         except KeyboardInterrupt:
