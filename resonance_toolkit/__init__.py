@@ -1,23 +1,81 @@
-"""What the instruments share: layer names, guards, batches, provenance, executors."""
+"""The ground floor of the toolkit: what all five instruments share.
 
+Start with `find_layers`, which turns patterns such as `"blocks.*"` into modules, and with `take`,
+which turns data of any kind into fixed batches. The instruments themselves are the packages
+`probes`, `landscape`, `gradients`, `attention` and `nudging`.
+"""
+
+from resonance_toolkit._base.checks import (
+    check_choice,
+    check_module,
+    check_not_negative,
+    check_positive,
+    check_share,
+    check_whole,
+)
 from resonance_toolkit._base.evaluating import evaluating
+from resonance_toolkit._base.facts import (
+    CLASS_TOKEN_NAMES,
+    count_samples,
+    first_tensor,
+    has_class_token,
+    is_compiled,
+    is_sharded,
+    name_of,
+)
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
+from resonance_toolkit._base.losses import (
+    Loss,
+    cross_entropy_per_sample,
+    has_class_weights,
+    ignore_index_of,
+    logits_of,
+    without_mean,
+)
+from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, Batches, device_of, take
+from resonance_toolkit._base.text_table import text_table
 
 __all__ = [
+    # Models and their layers
+    "CLASS_TOKEN_NAMES",
+    "count_samples",
+    "first_tensor",
+    "has_class_token",
+    "is_compiled",
+    "is_sharded",
+    "name_of",
+    "find_layers",
+    "select",
+    "unwrap",
+    # Data and losses
+    "Loss",
+    "cross_entropy_per_sample",
+    "has_class_weights",
+    "ignore_index_of",
+    "logits_of",
+    "without_mean",
     "AtMost",
     "Batches",
     "device_of",
+    "take",
+    # Guards
     "evaluating",
-    "find_layers",
     "preserving",
     "preserving_rng",
+    # Checks of arguments
+    "check_choice",
+    "check_module",
+    "check_not_negative",
+    "check_positive",
+    "check_share",
+    "check_whole",
+    # Results and long work
+    "new_axes",
     "provenance",
-    "select",
     "spread",
-    "take",
-    "unwrap",
+    "text_table",
 ]

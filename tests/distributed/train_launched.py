@@ -58,7 +58,9 @@ def run_case(case: dict[str, Any], cache: Path, begun: Path) -> xr.Dataset:
     with (
         noting_precision() as seen,
         patch.object(lab.training.train, "assemble", assemble),
-        patch.object(lab.training.train, "_train_epoch", wraps=lab.training.train._train_epoch) as trained,
+        patch.object(
+            lab.training.train, "_train_epoch", wraps=lab.training.train._train_epoch
+        ) as trained,
     ):
         (run,) = sweep([recipe], cache=cache)
     return run.assign_attrs(computed_in=", ".join(sorted(seen)), trained=trained.call_count)

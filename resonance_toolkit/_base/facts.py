@@ -1,0 +1,119 @@
+"""Small facts about models, batches and callables that every instrument must agree on."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+# How timm, torchvision, transformers and the common tutorials call the parameter of a class token
+# (the last part of its dotted name).
+CLASS_TOKEN_NAMES = frozenset(
+    {"cls_token", "class_token", "class_embedding", "cls_embedding", "cls_embed", "cls"}
+)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Tell whether calling a module runs compiled code, in any of torch's three ways.
+
+    Of the module itself, not of those inside it: ask for each of `model.modules()`.
+
+    Examples:
+        >>> import torch
+        >>> layer = nn.Linear(1, 1)
+        >>> is_compiled(layer), is_compiled(torch.compile(layer))
+        (False, True)
+        >>> layer.compile()
+        >>> is_compiled(layer)
+        True
+    """
+    # `torch.compile(module)` wraps it; told by name, since importing the class loads dynamo.
+    is_wrapper = any(base.__name__ == "OptimizedModule" for base in type(module).__mro__)
+
+    # `module.compile()` works in place.
+    is_compiled_in_place = getattr(module, "_compiled_call_impl", None) is not None
+
+    # `module.forward = torch.compile(module.forward)` replaces one method.
+    has_compiled_forward = hasattr(module.forward, "_torchdynamo_orig_callable")
+
+    return is_wrapper or is_compiled_in_place or has_compiled_forward
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Tell whether parameters are split over processes: by `fully_shard`, or as DTensors.
+
+    Examples:
+        >>> is_sharded(nn.Linear(1, 1))
+        False
+    """
+    # Here, since these two load much of torch.distributed.
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    # Between a forward and its backward pass `fully_shard` holds whole parameters, so that the
+    # modules tell what the parameters do not.
+    return any(isinstance(module, FSDPModule) for module in model.modules()) or any(
+        isinstance(parameter, DTensor) for parameter in model.parameters()
+    )
+
+
+def has_class_token(model: nn.Module) -> bool:
+    """Tell whether a model owns the parameter of a class token, by its name.
+
+    Examples:
+        >>> layer = nn.Linear(1, 1)
+        >>> layer.cls_token = nn.Parameter(layer.weight)
+        >>> has_class_token(layer), has_class_token(nn.Linear(1, 1))
+        (True, False)
+    """
+    names = (name.rpartition(".")[2] for name, _ in model.named_parameters())
+    return any(name in CLASS_TOKEN_NAMES for name in names)
+
+
+def first_tensor(nest: Any) -> Tensor | None:
+    """Return the first tensor in nested tuples, lists and dicts; None if there is none.
+
+    Examples:
+        >>> import torch
+        >>> first_tensor((None, {"hidden": torch.ones(2)}))
+        tensor([1., 1.])
+    """
+    if isinstance(nest, Tensor):
+        return nest
+
+    # By hand: torch's pytree takes a mapping that is no `dict`, as a tokenizer gives, for a leaf.
+    items = nest.values() if isinstance(nest, Mapping) else nest
+    if not isinstance(nest, Mapping | list | tuple):
+        return None
+    tensors = (first_tensor(item) for item in items)
+    return next((tensor for tensor in tensors if tensor is not None), None)
+
+
+def count_samples(nest: Any) -> int:
+    """Count the samples of a batch: the length of the first tensor in it.
+
+    Raises:
+        ValueError: If there is no tensor with an axis.
+
+    Examples:
+        >>> import torch
+        >>> count_samples({"ids": torch.ones(3, 7), "mask": torch.ones(3, 7)})
+        3
+    """
+    tensor = first_tensor(nest)
+    if tensor is None or not tensor.dim():
+        raise ValueError(f"`data`: expected tensors with samples first, got {type(nest).__name__}")
+    return len(tensor)
+
+
+def name_of(thing: Any) -> str:
+    """Say what a callable or an object is called: its own name, or that of its class.
+
+    Examples:
+        >>> from torch.nn import functional as F
+        >>> name_of(partial(F.cross_entropy, reduction="none")), name_of(nn.MSELoss())
+        ('cross_entropy', 'MSELoss')
+    """
+    while isinstance(thing, partial):
+        thing = thing.func
+    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
