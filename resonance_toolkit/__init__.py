@@ -17,6 +17,7 @@ from resonance_toolkit._base.evaluating import evaluating
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
+    dtype_name,
     first_tensor,
     has_class_token,
     is_compiled,
@@ -43,6 +44,7 @@ __all__ = [
     # Models and their layers
     "CLASS_TOKEN_NAMES",
     "count_samples",
+    "dtype_name",
     "first_tensor",
     "has_class_token",
     "is_compiled",

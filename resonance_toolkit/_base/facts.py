@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 # How timm, torchvision, transformers and the common tutorials call the parameter of a class token
@@ -19,7 +20,6 @@ def is_compiled(module: nn.Module) -> bool:
     Of the module itself, not of those inside it: ask for each of `model.modules()`.
 
     Examples:
-        >>> import torch
         >>> layer = nn.Linear(1, 1)
         >>> is_compiled(layer), is_compiled(torch.compile(layer))
         (False, True)
@@ -74,7 +74,6 @@ def first_tensor(nest: Any) -> Tensor | None:
     """Return the first tensor in nested tuples, lists and dicts; None if there is none.
 
     Examples:
-        >>> import torch
         >>> first_tensor((None, {"hidden": torch.ones(2)}))
         tensor([1., 1.])
     """
@@ -96,7 +95,6 @@ def count_samples(nest: Any) -> int:
         ValueError: If there is no tensor with an axis.
 
     Examples:
-        >>> import torch
         >>> count_samples({"ids": torch.ones(3, 7), "mask": torch.ones(3, 7)})
         3
     """
@@ -117,3 +115,13 @@ def name_of(thing: Any) -> str:
     while isinstance(thing, partial):
         thing = thing.func
     return str(getattr(thing, "__qualname__", type(thing).__qualname__))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Write a dtype as numpy does, for the attributes of a result.
+
+    Examples:
+        >>> dtype_name(torch.float32)
+        'float32'
+    """
+    return str(dtype).removeprefix("torch.")

@@ -22,5 +22,6 @@ def new_axes(**figure_settings: Any) -> Axes:
     import matplotlib.pyplot as plt
 
     figure_settings.setdefault("layout", "constrained")
+    ax: Axes
     _, ax = plt.subplots(**figure_settings)
     return ax
