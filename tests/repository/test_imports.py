@@ -1,0 +1,371 @@
+"""The floor plan, proved from the source: who may import whom.
+
+Every file is parsed, none is run, so imports inside functions and under `TYPE_CHECKING` count like
+those at the top. When a test fails, its message names the line and says what to do. A new room of a
+package is entered in `ROOMS`, below the rooms that it needs.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+INSTRUMENTS = ("probes", "landscape", "gradients", "attention", "nudging")
+GROUND = "resonance_toolkit._base"
+FRONT = "resonance_toolkit._front"
+
+# Where each top-level package lies; scripts are modules without a package.
+PACKAGES = {name: ROOT / name for name in (*INSTRUMENTS, "resonance_toolkit", "resonance")}
+PACKAGES["lab"] = ROOT / "examples" / "lab"
+SCRIPTS = (ROOT / "examples", ROOT / "benchmarks")
+
+# The rooms of each package from the first to the last: a room imports those before it, and itself.
+# A set is one room of several files that lie in the package's own folder; `OTHERS` stands for all
+# files there that are in no such set. Packages that are not listed have no rooms.
+OTHERS = "the package's own folder"
+ROOMS: dict[str, list[str | set[str]]] = {
+    "resonance_toolkit": ["_base", "_front"],
+    "probes": [
+        "_model",
+        {"schedules", "weightings"},
+        "_branches",
+        "_exit_training",
+        "_exit_analysis",
+        "_decoding",
+        "_plots",
+    ],
+    "landscape": ["_directions", "_evaluation", "_curvature", "_surfaces", "_plots"],
+    "gradients": [{"_settings"}, "_recorders", OTHERS, "_plots"],
+    "nudging": ["_replay", "_credits", "_measures", "_plots"],
+    "lab": ["backbones", "data", "results", "training", "studies"],
+}
+
+# Rooms that are neighbours, not floors: the first never imports the second, though it comes later.
+APART = [
+    ("probes._exit_training", "probes._branches"),
+    ("probes._exit_analysis", "probes._branches"),
+    ("probes._decoding", "probes._branches"),
+]
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, and where."""
+
+    importer: str  # dotted name of the file
+    module: str  # dotted name of the file or package that is imported
+    name: str | None  # what is taken from it; None for the module itself
+    is_deferred: bool  # inside a function, or for the type checker only
+    place: str  # path and line
+
+    def __str__(self) -> str:
+        taken = f" takes `{self.name}` from" if self.name else " imports"
+        return f"{self.place}{taken} {self.module}"
+
+
+def test_no_file_imports_itself_in_a_circle():
+    imported_files: dict[str, set[str]] = {module: set() for module in source_files()}
+    for edge in all_imports():
+        # The front door may be loaded on first use: that is what keeps it out of the circle.
+        is_front_door = edge.importer == "resonance_toolkit" and is_within(edge.module, FRONT)
+        if not (is_front_door and edge.is_deferred):
+            imported_files[edge.importer].add(edge.module)
+
+    try:
+        TopologicalSorter(imported_files).prepare()
+    except CycleError as error:
+        # `graphlib` lists a module before those that import it.
+        circle = " -> ".join(reversed(error.args[1]))
+        pytest.fail(
+            f"import cycle: {circle}\nMove what both sides need to a file that neither imports."
+        )
+
+
+@pytest.mark.parametrize("instrument", INSTRUMENTS)
+def test_an_instrument_imports_the_ground_floor_only(instrument):
+    allowed = {instrument, "resonance_toolkit"}
+    expect_none(
+        (edge for edge in imports_of(instrument) if top(edge.module) not in allowed),
+        cure="Instruments meet through plain values; what two of them need is on the ground floor, "
+        "and is imported from `resonance_toolkit`.",
+    )
+
+
+def test_the_ground_floor_imports_only_itself():
+    expect_none(
+        (edge for edge in imports_of(GROUND) if not is_within(edge.module, GROUND)),
+        cure=f"`{GROUND}` is below everything: no instrument, nothing of the front door, and not "
+        "the package itself, which is made of it.",
+    )
+
+
+def test_the_front_door_is_loaded_on_first_use():
+    expect_none(
+        (
+            edge
+            for edge in imports_of("resonance_toolkit")
+            if edge.importer == "resonance_toolkit"
+            and is_within(edge.module, FRONT)
+            and not edge.is_deferred
+        ),
+        cure="The front uses the instruments, which import `resonance_toolkit`: load it inside "
+        "`__getattr__`.",
+    )
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_imports_only_rooms_above_it(package):
+    rooms = ROOMS[package]
+    wrong = []
+
+    for edge in imports_of(package):
+        # The package's own `__init__` lists the names of all rooms.
+        if package in (edge.importer, edge.module) or top(edge.module) != package:
+            continue
+
+        importing_room = room_of(edge.importer)
+        imported_room = room_of(edge.module)
+        if imported_room > importing_room:
+            wrong.append(f"{edge}: {rooms[imported_room]} is below {rooms[importing_room]}")
+
+    wrong += [
+        f"{edge}: these rooms have nothing to do with each other"
+        for room, other_room in APART
+        for edge in imports_of(package)
+        if is_within(edge.importer, room) and is_within(edge.module, other_room)
+    ]
+    expect_none(
+        wrong,
+        cure=f"The rooms of {package}, from above: {', '.join(map(str, rooms))}. What is needed on "
+        "both sides belongs in the upper one.",
+    )
+
+
+def test_private_files_and_names_are_imported_by_their_own_package_only():
+    wrong = []
+    for edge in all_imports():
+        path = edge.module if edge.name is None else f"{edge.module}.{edge.name}"
+        is_private = any(
+            part.startswith("_") and not part.endswith("__") for part in path.split(".")
+        )
+        if is_private and top(edge.importer) != top(edge.module):
+            wrong.append(edge)
+
+    expect_none(wrong, cure="Use the public name, or make one.")
+
+
+def test_an_underscored_name_stays_in_its_file():
+    expect_none(
+        (
+            edge
+            for edge in all_imports()
+            if edge.name and edge.name.startswith("_") and not edge.name.endswith("__")
+        ),
+        cure="Files of a private room need no underscores: a name that others import has none.",
+    )
+
+
+@pytest.mark.parametrize("package", [*INSTRUMENTS, "resonance_toolkit"])
+def test_a_verbs_file_exports_its_verb_and_nothing_else(package):
+    names_by_file = public_names_by_file(package)
+    verb_files = verb_files_of(package)
+
+    expect_none(
+        (
+            edge
+            for edge in imports_of(package)
+            if edge.module in verb_files and edge.name not in names_by_file[edge.module]
+        ),
+        cure="What two files share is neither's own: move it to a file of its own, in the same "
+        "room or one above.",
+    )
+
+
+@pytest.mark.parametrize("package", INSTRUMENTS)
+def test_machinery_does_not_import_a_verb(package):
+    names_by_file = public_names_by_file(package)
+    verb_files = verb_files_of(package)
+
+    def is_machinery(module: str) -> bool:
+        # A file such as `gradients/lightning.py` is public as a whole.
+        is_public_file = not any(part.startswith("_") for part in module.split("."))
+        return module not in names_by_file and not is_public_file
+
+    expect_none(
+        (
+            edge
+            for edge in imports_of(package)
+            if edge.module in verb_files and is_machinery(edge.importer)
+        ),
+        cure="A file without public names serves verbs; it does not call them.",
+    )
+
+
+def test_analysing_exits_loads_no_branches():
+    (exits,) = [
+        module for module, names in public_names_by_file("probes").items() if "exits" in names
+    ]
+    chains = import_chains(exits)
+
+    branches = [
+        " -> ".join(chain) for module, chain in chains.items() if "probes._branches" in module
+    ]
+    expect_none(
+        branches, cure="Exits and branches share `probes._model`; move what they share there."
+    )
+
+
+# Reading the source
+
+
+@cache
+def source_files() -> dict[str, Path]:
+    """All files by the dotted name under which they are imported."""
+    files: dict[str, Path] = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            dotted = ".".join((package, *parts)).removesuffix(".__init__")
+            files[dotted] = path
+
+    for folder in SCRIPTS:
+        files |= {path.stem: path for path in sorted(folder.glob("*.py"))}
+    return files
+
+
+@cache
+def all_imports() -> tuple[Import, ...]:
+    """Every import of one of our own files by another."""
+    return tuple(
+        edge for module, path in source_files().items() for edge in read_imports(module, path)
+    )
+
+
+def imports_of(package: str) -> list[Import]:
+    """Imports made by a package or a room."""
+    return [edge for edge in all_imports() if is_within(edge.importer, package)]
+
+
+def read_imports(importer: str, path: Path) -> Iterator[Import]:
+    """The imports of our own files that one file makes."""
+    tree = ast.parse(path.read_text())
+    deferred_nodes = set(find_deferred_nodes(tree))
+
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+
+        place = f"{path.relative_to(ROOT)}:{node.lineno}"
+        for module, name in imported_names(importer, path, node):
+            if module in source_files() and module != importer:
+                yield Import(importer, module, name, node in deferred_nodes, place)
+
+
+def imported_names(
+    importer: str, path: Path, node: ast.Import | ast.ImportFrom
+) -> Iterator[tuple[str, str | None]]:
+    """Module and name of each thing that a statement imports; a submodule has no name."""
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, None) for alias in node.names)
+        return
+
+    # One dot is the folder of the file, each further dot a folder above it.
+    base = importer.split(".")
+    n_up = node.level - (path.name == "__init__.py")
+    folder = base[: len(base) - n_up] if node.level else []
+    module = ".".join([*folder, *([node.module] if node.module else [])])
+
+    for alias in node.names:
+        submodule = f"{module}.{alias.name}"
+        if submodule in source_files():
+            yield submodule, None
+        else:
+            yield module, alias.name
+
+
+def find_deferred_nodes(tree: ast.Module) -> Iterator[ast.AST]:
+    """What does not run when the file is imported."""
+    for node in ast.walk(tree):
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if is_function or is_for_types:
+            yield from ast.walk(node)
+
+
+@cache
+def public_names_by_file(package: str) -> dict[str, set[str]]:
+    """The names that a package re-exports, by the file that they come from."""
+    names: dict[str, set[str]] = {}
+    for edge in imports_of(package):
+        if edge.importer == package and edge.name:
+            names.setdefault(edge.module, set()).add(edge.name)
+    return names
+
+
+@cache
+def verb_files_of(package: str) -> set[str]:
+    """The files that define a public function."""
+    files = set()
+    for module, names in public_names_by_file(package).items():
+        tree = ast.parse(source_files()[module].read_text())
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        if functions & names:
+            files.add(module)
+    return files
+
+
+def import_chains(start: str) -> dict[str, list[str]]:
+    """For every file that `start` needs, a shortest chain of imports to it.
+
+    Packages' `__init__` files are not followed: they list public names, whoever needs them.
+    """
+    imported: dict[str, list[str]] = {}
+    for edge in all_imports():
+        if source_files()[edge.module].name != "__init__.py":
+            imported.setdefault(edge.importer, []).append(edge.module)
+
+    chains = {start: [start]}
+    queue = [start]
+    for module in queue:
+        for needed in imported.get(module, []):
+            if needed not in chains:
+                chains[needed] = [*chains[module], needed]
+                queue.append(needed)
+    return chains
+
+
+def room_of(module: str) -> int:
+    """The number of a file's room in its package's list."""
+    package, _, rest = module.partition(".")
+    room = rest.partition(".")[0]
+    rooms = ROOMS[package]
+
+    for number, candidate in enumerate(rooms):
+        if room == candidate or (isinstance(candidate, set) and room in candidate):
+            return number
+
+    is_file = source_files()[f"{package}.{room}"].name != "__init__.py" if room else True
+    if OTHERS in rooms and is_file:
+        return rooms.index(OTHERS)
+
+    kind = "a file outside the rooms" if is_file else "a room"
+    pytest.fail(f"{module}: {kind} that `ROOMS[{package!r}]` does not list; say where it belongs")
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def expect_none(wrong: Iterable[object], *, cure: str) -> None:
+    lines = [str(line) for line in wrong]
+    assert not lines, "\n  ".join([f"{len(lines)} imports. {cure}", *lines])
