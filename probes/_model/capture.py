@@ -5,20 +5,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from probes._model.compiled import heed_hooks
-from probes._model.pooling import Pool, first_tensor
+from probes._model.pass_state import PassState
+from probes._model.pooling import Pool
+from resonance_toolkit import first_tensor
 
 
 @dataclass
 class Capture:
     """The features of the latest forward pass, one per call of a layer, or why there are none."""
 
-    # "detached", then "never", "eval", "no_grad", "open" while running, "ready", "used".
-    state: str = "detached"
+    state: PassState = PassState.DETACHED
     grad: bool = False  # whether the pass began with gradients enabled
     reentrant: bool = False  # whether a layer then ran without them
     listening: bool = False
@@ -31,20 +32,32 @@ class Capture:
     def use(self) -> None:
         """Let go of the graph; what is left serves measurements until the next pass."""
         self.features = {name: [x.detach() for x in xs] for name, xs in self.features.items()}
-        self.edges, self.state = {}, "used"
+        self.edges, self.state = {}, PassState.USED
 
 
 def hook_into(
     root: nn.Module, points: dict[str, tuple[nn.Module, Pool]], capture: Capture
 ) -> list[RemovableHandle]:
     """Register the hooks; removing the handles leaves no trace."""
-    heed_hooks()
-    capture.state = "never"
+    make_compiled_code_check_hooks()
+    capture.state = PassState.NO_PASS
     handles = [root.register_forward_pre_hook(_Opening(capture, root), prepend=True)]
     handles.append(root.register_forward_hook(_Closing(capture, root)))
     for name, (module, pool) in points.items():
         handles.append(module.register_forward_hook(_Tap(capture, module, name, pool)))
     return handles
+
+
+def make_compiled_code_check_hooks() -> None:
+    """Let all compiled code of this process check for hooks before it runs.
+
+    By default `torch.compile` does not look whether hooks were added since, or whether another
+    model of the same structure has some: a probe would miss such a pass and take an older one for
+    the latest. Code compiled without that check is dropped, once, and compiled again when needed.
+    """
+    if torch._dynamo.config.skip_nnmodule_hook_guards:
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
+        torch._dynamo.reset_code_caches()
 
 
 def _inert(*_: Any) -> None:
@@ -55,7 +68,7 @@ def _make_inert() -> Any:
     return _inert
 
 
-class _Hook:
+class Hook:
     """Knows its probe and module weakly, does nothing on replicas, and is inert when copied."""
 
     def __init__(self, capture: Capture, module: nn.Module) -> None:
@@ -73,7 +86,7 @@ class _Hook:
         return _make_inert, ()
 
 
-class _Opening(_Hook):
+class _Opening(Hook):
     """Before the model's forward: forget the last pass, and decide whether to capture this one."""
 
     def __call__(self, module: nn.Module, args: Any) -> None:
@@ -85,21 +98,21 @@ class _Opening(_Hook):
         capture.nested = ""
         capture.grad = torch.is_grad_enabled()
         if capture.listening or (module.training and capture.grad):
-            capture.state = "open"
+            capture.state = PassState.RUNNING
         else:
-            capture.state = "no_grad" if module.training else "eval"
+            capture.state = PassState.NO_GRADIENTS if module.training else PassState.EVAL_MODE
 
 
-class _Closing(_Hook):
+class _Closing(Hook):
     """After the model's forward: what runs later, or in a pass that failed, does not count."""
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
-        if capture is not None and capture.state == "open":
-            capture.state = "ready"
+        if capture is not None and capture.state is PassState.RUNNING:
+            capture.state = PassState.READY
 
 
-class _Tap(_Hook):
+class _Tap(Hook):
     """After a layer's forward: pool its output and keep that."""
 
     def __init__(self, capture: Capture, module: nn.Module, name: str, pool: Pool) -> None:
@@ -108,7 +121,7 @@ class _Tap(_Hook):
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
-        if capture is None or capture.state != "open":
+        if capture is None or capture.state is not PassState.RUNNING:
             return
         if capture.grad and not torch.is_grad_enabled():
             capture.reentrant = True

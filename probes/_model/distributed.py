@@ -4,14 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Tell whether parameters are split over ranks, by `fully_shard` or otherwise."""
-    return _is_split(model) or any(isinstance(module, FSDPModule) for module in model.modules())
 
 
 @contextmanager
@@ -94,3 +90,32 @@ def _holder(root: nn.Module, name: str) -> FSDPModule | None:
         if isinstance(around, FSDPModule):
             return around
     return None
+
+
+def synchronise_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Average each parameter's gradient over all ranks as soon as it is made; asking twice is fine.
+
+    To be asked at every loss: copies, pickles and loaded states may be other parameters.
+    """
+    for parameter in parameters:
+        hooks = parameter._post_accumulate_grad_hooks or {}
+        if _average_gradient not in hooks.values():
+            parameter.register_post_accumulate_grad_hook(_average_gradient)
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The sum over all ranks; the values themselves in a single process."""
+    if _several_ranks():
+        dist.all_reduce(values)
+    return values
+
+
+def _average_gradient(parameter: Tensor) -> None:
+    # With accumulation the sum so far is averaged again: the mean of equal values is themselves.
+    if parameter.grad is not None and _several_ranks():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def _several_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from probes._model.distributed import is_sharded, resharding
+from probes._model.call_model import call_model
+from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
-from probes._model.pooling import Pool, first_tensor, resolve_pool
-from resonance_toolkit import evaluating, preserving, preserving_rng
+from probes._model.pooling import Pool, resolve_pool
+from resonance_toolkit import evaluating, first_tensor, is_sharded, preserving, preserving_rng
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Point:
     like: Tensor  # an empty tensor on the features' device, of their dtype
 
 
-def inspect(
+def find_attachment_points(
     root: nn.Module,
     layers: dict[str, nn.Module],
     pool: str | Callable[[Tensor], Tensor],
@@ -144,7 +145,7 @@ def _forward(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _See
         for module in root.modules():
             if isinstance(module, nn.Conv2d) and module.kernel_size == module.stride != (1, 1):
                 stack.enter_context(module.register_forward_hook(note_patches))
-        seen.result = call(root, sample)
+        seen.result = call_model(root, sample)
     return seen
 
 
@@ -160,13 +161,6 @@ def _without_fastpath() -> Iterator[None]:
 
 def _faked(x: Any, mode: FakeTensorMode) -> Any:
     return mode.from_tensor(x) if isinstance(x, Tensor) else x
-
-
-def call(root: nn.Module, sample: Any) -> Any:
-    """Call a model with one input, a tuple of them, or a dict of named ones."""
-    if isinstance(sample, dict):
-        return root(**sample)
-    return root(*sample) if isinstance(sample, list | tuple) else root(sample)
 
 
 def _samples(sample: Any) -> int:

@@ -26,17 +26,19 @@ def failed_pass(first: Exception | None, *, guessed: bool) -> ValueError:
     within reach, as `__context__`.
     """
     hint = "; give an input batch as `sample`" if guessed else ""
-    refusal = ValueError(f"`model`: a forward pass failed{hint} ({said(first)}){line_of(first)}")
+    refusal = ValueError(
+        f"`model`: a forward pass failed{hint} ({describe_error(first)}){failing_line(first)}"
+    )
     refusal.__context__ = first
     return refusal
 
 
-def said(error: Exception | None) -> str:
+def describe_error(error: Exception | None) -> str:
     """What kind of error it was, and its words."""
     return f"{type(error).__name__}: {error}"
 
 
-def line_of(error: Exception | None) -> str:
+def failing_line(error: Exception | None) -> str:
     """The innermost line of the user's own code, else of a library's that is not torch."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
     others = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]

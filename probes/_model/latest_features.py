@@ -7,26 +7,7 @@ import torch
 from torch import Tensor
 
 from probes._model.capture import Capture
-
-_COMPILED = (
-    "code that was compiled or recorded without a check for hooks ignores them: attach first, or "
-    "call torch.compiler.reset(), or use torch.compiler.set_stance('force_eager')"
-)
-
-_REASONS = {
-    "detached": "expected an attached model, but this is detached (by detach(), by the end of its "
-    "`with` block, or as a copy): attach anew, or call reattach(model), then model(x)",
-    "never": "expected a forward pass of the attached model first, but no forward pass was seen: "
-    "call model(x) in train mode, the model itself and not a method such as model.forward(x). If "
-    f"that was done: {_COMPILED}",
-    "eval": "the latest forward pass ran in eval mode, where a probe is gone: call model.train(), "
-    "or run the pass inside `with probe.listening():`",
-    "no_grad": "the latest forward pass ran without gradients: enable them, or run the pass inside "
-    "`with probe.listening():`",
-    "open": "the latest forward pass did not finish",
-    "used": "the latest forward pass has given its loss already: run the model again first (for "
-    "mixed-up labels pass soft targets (sample, class))",
-}
+from probes._model.pass_state import UNCHECKED_COMPILED_CODE, PassState
 
 
 def ready_features(
@@ -55,12 +36,13 @@ def ready_features(
             "call torch.backends.mha.set_fastpath_enabled(False) before the pass (in eval mode "
             "nn.TransformerEncoder makes them), or attach with a callable `pool`"
         )
-    if capture.state != "ready" and not (used and capture.state == "used"):
-        raise RuntimeError(_REASONS[capture.state])
+    accepted_states = (PassState.READY, PassState.USED) if used else (PassState.READY,)
+    if capture.state not in accepted_states:
+        raise RuntimeError(capture.state.refusal)
     missing = [name for name in layers if name not in capture.features]
     if missing:
         raise RuntimeError(
-            f"the latest forward pass did not run {', '.join(missing)}, or ran copies; {_COMPILED}"
+            f"the latest forward pass did not run {', '.join(missing)}, or ran copies; {UNCHECKED_COMPILED_CODE}"
         )
     if any(_is_dead(x) for xs in capture.features.values() for x in xs):
         raise RuntimeError(

@@ -1,12 +1,12 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit import has_class_token
+
 POOLS = ("auto", "cls", "mean", "gap", "flatten", "spatial")
-_CLASS_TOKENS = {"cls_token", "class_token", "class_embedding", "cls"}
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,6 @@ class Pool:
             case "custom" if self.custom is not None:
                 return self.custom(x).clone()
         return x.flatten(1).clone()
-
-
-def first_tensor(output: Any) -> Tensor | None:
-    """The tensor that a layer yields, alone or first in a tuple or mapping."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if isinstance(output, list | tuple):
-        return next((item for item in output if isinstance(item, Tensor)), None)
-    return None
 
 
 def resolve_pool(
@@ -108,8 +97,7 @@ def _has_class_token(x: Tensor, root: nn.Module, patches: int | None) -> bool:
     Some models own one that joins late (CaiT): then the tokens are just the patches, as many as the
     patch embedding gave, or, if there is none, a square number of them.
     """
-    owners = {name.rpartition(".")[2] for name, _ in root.named_parameters()}
-    if not owners & _CLASS_TOKENS:
+    if not has_class_token(root):
         return False
     tokens: int = x.shape[1]
     if patches is not None:
