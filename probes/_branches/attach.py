@@ -11,7 +11,7 @@ from probes._branches.probe import Probe
 from probes._branches.strength import Alpha, resolve_alpha
 from probes._model.check_model import check_model
 from probes._model.dry_run import find_attachment_points
-from probes._model.pooling import POOLS
+from probes._model.pooling import POOL_NAMES
 from resonance_toolkit import find_layers, unwrap
 
 
@@ -128,7 +128,7 @@ def _check_choices(
         raise ValueError(f"`active`: expected 0 to {n} or 'all', got {active!r}")
     _check_name("loss", loss, tuple(POTENTIALS), or_callable=True)
     _check_name("init", init, tuple(INITS), or_callable=True)
-    _check_name("pool", pool, POOLS, or_callable=True)
+    _check_name("pool", pool, POOL_NAMES, or_callable=True)
     _check_name("method", method, ("exact", "compressed"))
     if calls is not None:
         _check_name("calls", calls, ("last", "mean", "all"))

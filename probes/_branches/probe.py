@@ -50,7 +50,7 @@ class Probe(Listener):
         self.settings, self.connected, self.calls = settings, connected, calls
         self.strength = strength
         self.branches = nn.ModuleDict(
-            {_key(k): Branches(k, p.width, settings, p.like) for k, p in points.items()}
+            {_key(k): Branches(k, p.width, settings, p.template) for k, p in points.items()}
         )
         self.step = 0
         self._hook({name: point.module for name, point in points.items()}, root)
