@@ -5,6 +5,7 @@ which turns data of any kind into fixed batches. The instruments themselves are 
 `probes`, `landscape`, `gradients`, `attention` and `nudging`.
 """
 
+from resonance_toolkit._base.call_model import call_model
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -12,6 +13,12 @@ from resonance_toolkit._base.checks import (
     check_positive,
     check_share,
     check_whole,
+)
+from resonance_toolkit._base.default_loss import (
+    DefaultLoss,
+    align_classes,
+    default_loss,
+    mean_over_positions,
 )
 from resonance_toolkit._base.evaluating import evaluating
 from resonance_toolkit._base.facts import (
@@ -25,6 +32,11 @@ from resonance_toolkit._base.facts import (
     name_of,
 )
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
+from resonance_toolkit._base.language_models import (
+    IGNORED_TARGET,
+    predicts_next_token,
+    shift_labels,
+)
 from resonance_toolkit._base.losses import (
     Loss,
     cross_entropy_per_sample,
@@ -54,6 +66,14 @@ __all__ = [
     "select",
     "unwrap",
     # Data and losses
+    "IGNORED_TARGET",
+    "DefaultLoss",
+    "align_classes",
+    "call_model",
+    "default_loss",
+    "mean_over_positions",
+    "predicts_next_token",
+    "shift_labels",
     "Loss",
     "cross_entropy_per_sample",
     "has_class_weights",
