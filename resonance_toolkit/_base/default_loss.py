@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from resonance_toolkit._base.forms import Batches, index_rows
 from resonance_toolkit._base.language_models import IGNORED_TARGET
 from resonance_toolkit._base.losses import logits_of
 
@@ -116,6 +117,37 @@ def default_loss(targets: Iterable[Any]) -> DefaultLoss:
         "`data`: targets are real numbers, for which there is no default loss; give one, such as "
         "loss=torch.nn.functional.mse_loss"
     )
+
+
+def leave_out_uncounted(batches: Batches) -> Batches:
+    """Drop the samples that have no target which counts, as torch's own means do.
+
+    Raises:
+        ValueError: If none is left.
+
+    Examples:
+        >>> x = torch.arange(3)
+        >>> leave_out_uncounted([(x, torch.tensor([0, -100, 1]))])
+        [(tensor([0, 2]), tensor([0, 1]))]
+    """
+    kept: Batches = []
+    for inputs, targets in batches:
+        counts = _count_samples_of(targets)
+        if counts is None or bool(counts.all()):
+            kept.append((inputs, targets))
+        elif bool(counts.any()):
+            rows = counts.nonzero()[:, 0]
+            kept.append((index_rows(inputs, rows), index_rows(targets, rows)))
+
+    if not kept:
+        raise ValueError(f"`data`: expected a target that counts, all are {IGNORED_TARGET}")
+    return kept
+
+
+def _count_samples_of(targets: Any) -> Tensor | None:
+    if not isinstance(targets, Tensor) or not _is_whole(targets):
+        return None
+    return (targets != IGNORED_TARGET).reshape(len(targets), -1).any(1)
 
 
 def align_classes(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

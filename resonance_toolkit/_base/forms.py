@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Batch: TypeAlias = tuple[Any, Any]
+Batches: TypeAlias = list[Batch]
 
 # What Hugging Face and torch users call the targets inside a mapping, the likeliest first.
 LABEL_NAMES = ("labels", "label", "targets", "target")
@@ -141,3 +142,14 @@ def tensors_in(nest: Any) -> list[Tensor]:
     if isinstance(nest, list | tuple):
         return [tensor for value in nest for tensor in tensors_in(value)]
     return []
+
+
+def index_rows(nest: Any, rows: Tensor) -> Any:
+    """Pick samples, by number, from every tensor of a nest."""
+    if isinstance(nest, Tensor):
+        return nest[rows.to(nest.device)] if nest.dim() else nest
+    if isinstance(nest, Mapping):
+        return {name: index_rows(value, rows) for name, value in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(index_rows(value, rows) for value in nest)
+    return nest

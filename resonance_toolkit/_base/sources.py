@@ -18,7 +18,7 @@ from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSamp
 
 from resonance_toolkit._base.facts import count_samples
 from resonance_toolkit._base.find_layers import unwrap
-from resonance_toolkit._base.forms import LABEL_NAMES, Batch, as_pair, is_array, is_pair
+from resonance_toolkit._base.forms import LABEL_NAMES, Batch, as_pair, index_rows, is_array, is_pair
 from resonance_toolkit._base.language_models import (
     predicts_next_token,
     shift_labels,
@@ -79,7 +79,7 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
     if is_whole_batch(data, needs_targets=request.needs_targets):
         pair = request.understand(data)
         rows = torch.tensor(request.choose_rows(count_samples(pair)), dtype=torch.long)
-        return iter([(_index(pair[0], rows), _index(pair[1], rows))])
+        return iter([(index_rows(pair[0], rows), index_rows(pair[1], rows))])
 
     if isinstance(data, DataLoader):
         if _is_plain(data):
@@ -165,16 +165,6 @@ def _stack(values: list[Any], name: str) -> Any:
             f"`data` at {name!r}: expected samples of one shape, got several; pad them, such as by "
             f"a DataLoader with a collate_fn ({error})"
         ) from error
-
-
-def _index(nest: Any, rows: Tensor) -> Any:
-    if isinstance(nest, Tensor):
-        return nest[rows.to(nest.device)] if nest.dim() else nest
-    if isinstance(nest, Mapping):
-        return {name: _index(value, rows) for name, value in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(_index(value, rows) for value in nest)
-    return nest
 
 
 def _collate_rows(dataset: Any, collate: Collate, request: Request) -> Iterator[Batch]:

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +14,9 @@ from torch.utils._pytree import tree_map, tree_map_only, tree_structure
 
 from resonance_toolkit._base.checks import check_whole
 from resonance_toolkit._base.facts import count_samples
-from resonance_toolkit._base.forms import Batch, tensors_in
+from resonance_toolkit._base.forms import Batch, Batches, tensors_in
 from resonance_toolkit._base.preserving import preserving_rng
 from resonance_toolkit._base.sources import Request, draw_batches
-
-Batches: TypeAlias = list[Batch]
 
 # Samples that are collated at a time where the caller wants all in one batch: a stream must be read
 # in pieces, since its length is unknown.
