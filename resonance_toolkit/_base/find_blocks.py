@@ -52,7 +52,8 @@ def find_blocks(model: nn.Module) -> Blocks:
         ValueError: If the model has fewer than two layers with weights.
 
     Examples:
-        >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2), 3)
+        >>> layer = nn.TransformerEncoderLayer(4, 2, batch_first=True)
+        >>> encoder = nn.TransformerEncoder(layer, 3)
         >>> find_blocks(nn.Sequential(nn.Embedding(9, 4), encoder, nn.Linear(4, 2)))
         Blocks(1.layers.0, 1.layers.1, 1.layers.2: 3 modules of class TransformerEncoderLayer)
     """
