@@ -310,12 +310,17 @@ def public_names_by_file(package: str) -> dict[str, set[str]]:
 
 @cache
 def verb_files_of(package: str) -> set[str]:
-    """The files that define a public function."""
+    """The files that define a public function.
+
+    On the ground floor, files such as `checks.py` hold facts about one topic; there, a verb's file
+    is one that has the verb's name.
+    """
     files = set()
     for module, names in public_names_by_file(package).items():
         tree = ast.parse(source_files()[module].read_text())
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        if functions & names:
+        is_topic = is_within(module, GROUND) and module.rpartition(".")[2] not in names
+        if functions & names and not is_topic:
             files.add(module)
     return files
 
