@@ -136,21 +136,29 @@ def adaptive(goals: Goals, args: argparse.Namespace) -> None:
 
 def curvature(goals: Goals, _args: argparse.Namespace) -> None:
     """Products with the Hessian, in forward passes, and how many eigenvalues need."""
-    from landscape._curvature.curvature import curvature_of, start_vector
-    from landscape._curvature.matrix import multiplying
+    from landscape._curvature.matrix import matrix_vector_product
+    from landscape._curvature.setup import MatrixRequest, curvature_of, start_vector
 
     print("\ncurvature")
     data = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))
     model = networks.narrow_mlp().eval()
-    about = curvature_of(
-        model, data, None, "hessian", None, samples=500, seed=0, memory=2**31, batch_size=None
+    request = MatrixRequest(
+        data,
+        loss=None,
+        matrix="hessian",
+        over=None,
+        samples=500,
+        seed=0,
+        memory=2**31,
+        batch_size=None,
     )
-    vector = torch.randn_like(start_vector(about))
+    hessian = curvature_of(model, request)
+    vector = torch.randn_like(start_vector(hessian))
     ways: dict[str, Callable[[], object]] = {"forward": lambda: _forward(model, data)}
     for peer in (peers.pyhessian, peers.curvlinops):
         with contextlib.suppress(ImportError):
             ways[peer.__name__] = peer(copy.deepcopy(model), data)
-    with multiplying(about) as product:
+    with matrix_vector_product(hessian) as product:
         ways["ours"] = lambda: product(vector)
         times = timing.interleaved(ways, rounds=35, warmup=5)
     print("  product with the Hessian, MLP of 218k parameters, in forward passes")

@@ -148,7 +148,7 @@ def test_no_curvature_at_all():
         ({"trace_tolerance": "a"}, "`trace_tolerance`"),
         ({"memory": -1}, "`memory`"),
         ({"max_products": 0}, "`max_products`"),
-        ({"matrix": "fisher"}, "`matrix`: expected hessian"),
+        ({"matrix": "fisher"}, "`matrix`: expected one of hessian"),
         ({"trace_probes": -1}, "`trace_probes`"),
         ({"over": "nowhere"}, "`over`"),
         (

@@ -1,12 +1,10 @@
 """Interpolation by radial functions and the estimate of its error, against scipy's."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from scipy.interpolate import RBFInterpolator
 
-from landscape._evaluation.adaptive import fill_adaptively
+from landscape._evaluation.adaptive import Adaptive
 from landscape._evaluation.interpolate import interpolate
 from landscape._evaluation.points import Run
 
@@ -66,9 +64,9 @@ def test_the_estimate_is_what_scipy_makes_of_the_same_points(tolerance, decides)
         loss = np.exp(x) * np.cos(2 * y) + 0.02 * np.abs(np.sin(6 * (x + y)))
         return np.stack([loss, np.full_like(loss, np.nan), np.full_like(loss, np.nan)], 1)
 
-    run = Run(places, surface, piece=31, checkpoint=None, executor=None, n_values=3)
-    scene = SimpleNamespace(values=["loss", "loss_se", "accuracy"], margins=False, seed=0)
-    table, found = fill_adaptively(run, (31, 31), scene, tolerance)
+    run = Run(places, surface, n_values=3, points_per_piece=31)
+    strategy = Adaptive((31, 31), tolerance, seed=0)
+    table, estimate = strategy.fill(run, ["loss", "loss_se", "accuracy"])
 
     at = np.array(asked)
     values = surface(at)[:, 0]
@@ -83,5 +81,5 @@ def test_the_estimate_is_what_scipy_makes_of_the_same_points(tolerance, decides)
     change = abs(now - before).max()
     assert decides == ("misses" if 2 * max(missed) > change else "change")
     expected = max(change, 2 * max(missed)) / np.ptp(values)
-    assert found["error_estimate"] == pytest.approx(expected, rel=1e-6)
+    assert estimate == pytest.approx(expected, rel=1e-6)
     np.testing.assert_allclose(table[~run.done, 0], now[~run.done], atol=1e-8)
