@@ -101,10 +101,13 @@ def test_a_direction_made_of_the_weights_themselves_stays_where_it_was():
     start = model.weight.detach().clone()
     seen = []
     landscape.grid(
-        model, (torch.ones(2, 2).double(), torch.arange(2)), samples=2, size=3,
+        model,
+        (torch.ones(2, 2).double(), torch.arange(2)),
+        samples=2,
+        size=3,
         directions=[{"weight": model.weight}, {"weight": model.weight.detach().T}],
         metrics={"m": lambda model: seen.append(model.weight.clone()) or 0.0},
-    )  # fmt: skip
+    )
     for index, point in enumerate((a, b) for a in (-1, 0, 1) for b in (-1, 0, 1)):
         moved = start + point[0] * start + point[1] * start.T
         torch.testing.assert_close(seen[index - 9], moved, rtol=1e-14, atol=1e-15)
