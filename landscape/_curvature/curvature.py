@@ -96,7 +96,16 @@ def curvature(
     seed = check_whole("seed", seed, at_least=None)
     check_limits(tolerance=tolerance, trace_tolerance=trace_tolerance)
 
-    request = MatrixRequest(data, loss, matrix, over, samples, seed, memory, batch_size)
+    request = MatrixRequest(
+        data,
+        loss=loss,
+        matrix=matrix,
+        over=over,
+        samples=samples,
+        seed=seed,
+        memory=memory,
+        batch_size=batch_size,
+    )
     curvature_matrix = curvature_of(model, request)
     template = start_vector(curvature_matrix)
 

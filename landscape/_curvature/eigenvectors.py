@@ -58,7 +58,16 @@ def eigenvectors(
         tensor([[1., 0.]])
     """
     seed = check_whole("seed", seed, at_least=None)
-    request = MatrixRequest(data, loss, matrix, over, samples, seed, memory, batch_size)
+    request = MatrixRequest(
+        data,
+        loss=loss,
+        matrix=matrix,
+        over=over,
+        samples=samples,
+        seed=seed,
+        memory=memory,
+        batch_size=batch_size,
+    )
     curvature_matrix = curvature_of(model, request)
 
     k = check_whole("k", k)

@@ -1,7 +1,7 @@
 """What `curvature`, `eigenvectors` and `curvature_map` share: a matrix from a user's arguments."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from landscape._directions.parameters import Params, tensors_to_move
 from landscape._evaluation.checkpoint import fingerprint
 from landscape._evaluation.checks import check_limits
 from landscape._evaluation.objective import Objective, make_objective
+from landscape._evaluation.problem import Measurement
 from landscape._evaluation.samples import (
     cut_into_batches,
     fixed_samples,
@@ -36,6 +37,7 @@ class MatrixRequest:
     """The arguments that verbs about curvature share; `curvature` says what they mean."""
 
     data: Any
+    _: KW_ONLY
     loss: Callable[..., Any] | None
     matrix: MatrixKind
     over: str | Sequence[str] | None
@@ -59,6 +61,7 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
     trained = [name for name, p in unwrap(model).named_parameters() if p.requires_grad]
     params = tensors_to_move(model, request.over or trained or "**", None)
 
+    # A loader without a limit may be larger than memory: it is passed over for each product.
     batches: Any
     if request.samples is None and isinstance(request.data, DataLoader):
         batches = Streamed(request.data, request.seed)
@@ -71,7 +74,28 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
         n_samples = sum(count_samples(inputs) for inputs, _ in batches)
 
     return CurvatureMatrix(
-        model, params, batches, objective, request.matrix, n_samples, request.memory
+        model,
+        params,
+        batches,
+        objective,
+        kind=request.matrix,
+        n_samples=n_samples,
+        memory=request.memory,
+    )
+
+
+def matrix_of(
+    measurement: Measurement, params: Params, kind: MatrixKind, memory: float
+) -> CurvatureMatrix:
+    """The matrix of what is being measured, over these parameters."""
+    return CurvatureMatrix(
+        measurement.model,
+        params,
+        measurement.batches,
+        measurement.objective,
+        kind=kind,
+        n_samples=measurement.n_samples,
+        memory=memory,
     )
 
 

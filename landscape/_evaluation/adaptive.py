@@ -124,20 +124,22 @@ def _first_points(shape: tuple[int, int]) -> Indices:
     rows, columns = (
         np.unique(np.round(np.linspace(0, n - 1, min(_START, n))).astype(int)) for n in shape
     )
-    corners = (rows[:, None] * shape[1] + columns).ravel()
+    lattice = (rows[:, None] * shape[1] + columns).ravel()
 
     # The model itself, in the centre, is always evaluated.
     centre = (shape[0] // 2) * shape[1] + shape[1] // 2
-    return np.append(corners[corners != centre], centre)
+    return np.append(lattice[lattice != centre], centre)
 
 
 def _estimate_error(
     run: Run, evaluated: Indices, surface: Array, places: Array, misses: list[float]
 ) -> float:
+    # How much the last 40 per cent of the points have changed the surface.
     early = evaluated[: int(0.6 * len(evaluated))]
     early_surface = interpolate(places[early], run.table[early, 0], places)
     change = np.abs(surface - early_surface).max()
 
+    # How far off the surface was at the points of the last two rounds, before it knew them.
     largest_miss = max(misses[-40:], default=np.inf)
     loss_range = np.ptp(run.table[evaluated, 0]) or 1.0
     return float(max(change, 2 * largest_miss) / loss_range)

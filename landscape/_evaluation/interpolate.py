@@ -15,34 +15,35 @@ Array = NDArray[np.float64]
 Kernel = Literal["quintic", "thin_plate_spline"]
 
 
-def interpolate(known: Array, values: Array, places: Array, kernel: Kernel = "quintic") -> Array:
+def interpolate(points: Array, values: Array, places: Array, kernel: Kernel = "quintic") -> Array:
     """Values at `places` of the smooth function that has the given ones.
 
     With `phi` the kernel and `q` monomials of low degree, the function is
-    `f(p) = sum_i w_i phi(|p - k_i|) + sum_j v_j q_j(p)`, whose weights solve
+    `f(p) = sum_i w_i phi(|p - p_i|) + sum_j v_j q_j(p)`, whose weights solve
     `[[phi, q], [q', 0]] [w, v] = [values, 0]`.
 
     Args:
-        known: Where values are known, shape `(point, 2)`, of the size of 1.
+        points: Where values are known, shape `(point, 2)`, of the size of 1.
         values: Shape `(point,)` or `(point, column)`.
-        places: Where they are wanted, shape `(place, 2)`.
+        places: Where to interpolate, shape `(place, 2)`.
         kernel: `"quintic"`, or `"thin_plate_spline"`, which is rougher.
 
     Returns:
         Shape `(place,)` or `(place, column)`.
 
     Examples:
-        >>> known = np.array([[0, 0], [1, 0], [0, 1], [1, 1.0]])
-        >>> interpolate(known, known.sum(1), np.array([[0.5, 0.25]]), "thin_plate_spline").round(9)
+        >>> points = np.array([[0, 0], [1, 0], [0, 1], [1, 1.0]])
+        >>> place = np.array([[0.5, 0.25]])
+        >>> interpolate(points, points.sum(1), place, "thin_plate_spline").round(9)
         array([0.75])
     """
     radial, degree = (_quintic, 2) if kernel == "quintic" else (_thin_plate, 1)
-    centres = torch.from_numpy(known)
+    centres = torch.from_numpy(points)
     targets = torch.from_numpy(places)
-    columns = torch.from_numpy(values).view(len(known), -1)
+    columns = torch.from_numpy(values).view(len(points), -1)
 
     # A power must not be a combination of lower ones: two rows of points tell no x^2 from 1.
-    highest = [min(degree, len(np.unique(axis)) - 1) for axis in known.T]
+    highest = [min(degree, len(np.unique(axis)) - 1) for axis in points.T]
     powers = [
         (i, j) for i in range(highest[0] + 1) for j in range(highest[1] + 1) if i + j <= degree
     ]
@@ -54,8 +55,8 @@ def interpolate(known: Array, values: Array, places: Array, kernel: Kernel = "qu
     right_side = torch.cat([columns, columns.new_zeros(len(powers), columns.shape[1])])
     weights = torch.linalg.solve(matrix, right_side)
 
-    smooth = radial(_distances(targets, centres)) @ weights[: len(known)]
-    interpolated: Array = smooth.add_(_monomials(targets, powers) @ weights[len(known) :]).numpy()
+    smooth = radial(_distances(targets, centres)) @ weights[: len(points)]
+    interpolated: Array = smooth.add_(_monomials(targets, powers) @ weights[len(points) :]).numpy()
     return interpolated.reshape(len(places), *values.shape[1:])
 
 

@@ -8,7 +8,7 @@ A problem is made once, with its axes, and does not change; `evaluate` turns it 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, get_args
 
 from torch import nn
@@ -42,11 +42,12 @@ class Request:
     """The arguments that all verbs share; `grid` says what they mean."""
 
     data: Any
+    _: KW_ONLY
     loss: Measure | None
-    metrics: Mapping[str, Measure] | None
+    metrics: Mapping[str, Measure] | None = None
     samples: int | None
     seed: int
-    bn: BatchNormStatistics
+    bn: BatchNormStatistics = "frozen"
     batch_size: int | None
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -10,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape._curvature.estimates import Effort, top_vectors
-from landscape._curvature.matrix import CurvatureMatrix, gradient
+from landscape._curvature.matrix import gradient
+from landscape._curvature.setup import matrix_of
 from landscape._directions.parameters import (
     Extra,
     Params,
@@ -137,7 +137,7 @@ def make_problem_along(
     request: Request,
     choice: DirectionChoice,
     *,
-    settings: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, Any] | None = None,
     make_probe: Callable[[Measurement, Params], PointProbe] | None = None,
 ) -> Problem:
     """Make the problem of moving a model along directions, some of which depend on the loss.
@@ -155,14 +155,13 @@ def make_problem_along(
     probe = make_probe(measurement, tensors) if make_probe is not None else None
 
     axes = _make_axes(measurement, tensors, choice)
-
     for number, axis in enumerate(axes):
         if not norm(axis):
             raise ValueError(
                 f"`directions`: number {number} is zero after normalisation "
                 f"{choice.normalisation!r}: nothing moves"
             )
-    return Problem(measurement, tensors, tuple(axes), settings, probe)
+    return Problem(measurement, tensors, tuple(axes), settings or {}, probe)
 
 
 def _check_mappings(directions: Any) -> None:
@@ -189,6 +188,7 @@ def _as_list(directions: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]) 
 def _make_axes(
     measurement: Measurement, tensors: Params, choice: DirectionChoice
 ) -> Sequence[Direction]:
+    # Of two directions, a second one that is not given is made orthogonal to the first.
     is_single = isinstance(choice.directions, str | Mapping)
     draws_orthogonal = is_single or len(choice.directions) < choice.count
     if draws_orthogonal and choice.count > sum(t.numel() for t in tensors.values()):
@@ -196,6 +196,8 @@ def _make_axes(
 
     modules = module_by_tensor_name(measurement.model, choice.extra)
     seed = measurement.seed
+
+    # Random directions are held in half the memory, so they have a way of their own.
     if choice.directions == "random":
         return draw_directions(
             tensors, modules, choice.normalisation, seed=seed, count=choice.count
@@ -213,15 +215,7 @@ def _axes_written_out(
     seed = measurement.seed
 
     if isinstance(choice.directions, str):
-        hessian = CurvatureMatrix(
-            measurement.model,
-            tensors,
-            measurement.batches,
-            measurement.objective,
-            "hessian",
-            measurement.n_samples,
-            _MEMORY,
-        )
+        hessian = matrix_of(measurement, tensors, "hessian", _MEMORY)
         if choice.directions == "gradient":
             axes = [gradient(hessian)]
         else:

@@ -13,7 +13,7 @@ from landscape._curvature.matrix import (
     MatrixKind,
     matrix_vector_product,
 )
-from landscape._curvature.setup import check_matrix_fits, start_vector
+from landscape._curvature.setup import check_matrix_fits, matrix_of, start_vector
 from landscape._directions.parameters import Params
 from landscape._directions.vectors import Normalisation
 from landscape._evaluation.checks import check_limits
@@ -111,21 +111,14 @@ def curvature_map(
     check_limits(tolerance=tolerance, memory=memory)
     check_choice("matrix", matrix, MATRIX_KINDS)
 
+    # Evaluated at each point, while the model is there.
     def make_probe(measurement: Measurement, tensors: Params) -> PointProbe:
         check_matrix_fits(matrix, measurement.objective)
-        curvature_matrix = CurvatureMatrix(
-            model,
-            tensors,
-            measurement.batches,
-            measurement.objective,
-            matrix,
-            measurement.n_samples,
-            memory,
-        )
+        curvature_matrix = matrix_of(measurement, tensors, matrix, memory)
         effort = Effort(tolerance, max_products, measurement.seed)
         return PointProbe(("largest", "smallest"), partial(_extreme_pair, curvature_matrix, effort))
 
-    request = Request(data, loss, None, samples, seed, "frozen", batch_size)
+    request = Request(data, loss=loss, samples=samples, seed=seed, batch_size=batch_size)
     problem = make_problem_along(model, request, choice, make_probe=make_probe)
     evaluation = evaluate(
         problem,

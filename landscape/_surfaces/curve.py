@@ -81,7 +81,9 @@ def curve(
     t = np.arange(size) / (size - 1)
     points = np.stack([2 * t * (1 - t), t**2], axis=1)
 
-    request = Request(data, loss, metrics, samples, seed, bn, batch_size)
+    request = Request(
+        data, loss=loss, metrics=metrics, samples=samples, seed=seed, bn=bn, batch_size=batch_size
+    )
     problem = make_problem(model, request, origin, axes, {"verb": "curve"})
     evaluation = evaluate(
         problem, points, points_per_piece=10, checkpoint=checkpoint, executor=executor

@@ -110,13 +110,16 @@ def grid(
     check_choice("method", method, METHODS)
     tolerance = check_positive("tolerance", tolerance)
 
+    # What tells this surface from others of the same model, in attributes and checkpoints.
     settings: dict[str, Any] = {
         "directions": choice.name,
         "normalisation": choice.normalisation,
         "method": method,
         "tolerance": tolerance if method == "adaptive" else 0.0,
     }
-    request = Request(data, loss, metrics, samples, seed, bn, batch_size)
+    request = Request(
+        data, loss=loss, metrics=metrics, samples=samples, seed=seed, bn=bn, batch_size=batch_size
+    )
     problem = make_problem_along(model, request, choice, settings=settings)
 
     strategy: Strategy = EvaluateAll()

@@ -104,7 +104,9 @@ def line(
             f"`direction`: expected a name or a mapping, got {type(direction).__name__}"
         )
 
-    request = Request(data, loss, metrics, samples, seed, bn, batch_size)
+    request = Request(
+        data, loss=loss, metrics=metrics, samples=samples, seed=seed, bn=bn, batch_size=batch_size
+    )
     if to is None:
         choice = choose_directions(direction, normalisation, over=over, extra=extra, count=1)
         settings = {"directions": choice.name, "normalisation": choice.normalisation}

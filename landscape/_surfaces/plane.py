@@ -92,7 +92,9 @@ def plane(
     on_plane = [(alpha, beta) for alpha in alphas for beta in betas]
     points = np.concatenate([on_plane, positions])
 
-    request = Request(data, loss, metrics, samples, seed, bn, batch_size)
+    request = Request(
+        data, loss=loss, metrics=metrics, samples=samples, seed=seed, bn=bn, batch_size=batch_size
+    )
     problem = make_problem(model, request, origin, axes, {"verb": "plane"})
     evaluation = evaluate(
         problem, points, points_per_piece=size, checkpoint=checkpoint, executor=executor

@@ -112,7 +112,7 @@ def trajectory(
     )
     points = np.array([(alpha, beta, 1.0) for alpha in alphas for beta in betas])
 
-    request = Request(data, loss, None, samples, seed, bn, batch_size)
+    request = Request(data, loss=loss, samples=samples, seed=seed, bn=bn, batch_size=batch_size)
     axes = (first, second, to_last)
     problem = make_problem(model, request, tensors, axes, {"verb": "trajectory"})
     evaluation = evaluate(
