@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from probes._decoding.decodable import Decodable
-from probes._exit_analysis.flops import FlopCounter
+from probes._exit_training.flops import FlopCounter
 
 
 def count_flops(model: Decodable, device: torch.device) -> tuple[dict[str, int], int]:

@@ -9,7 +9,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from probes._branches.attach import _check_model
-from probes._exit_analysis.flops import FlopCounter
+from probes._exit_training.flops import FlopCounter
 from probes._exit_analysis.one_pass import rows_of, run_exits
 from probes._exit_analysis.token_statistics import MEASURES
 from probes._exit_training.attach import NormLike, resolve_heads

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probes._exit_analysis.flops import FlopCounter
+from probes._exit_training.flops import FlopCounter
 from probes._model.distributed import is_sharded, resharding
 from probes._model.dry_run import call
 from probes._model.failed_pass import failed_pass
