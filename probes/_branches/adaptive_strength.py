@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from probes._model.synchronise import sum_over_ranks
+from probes._model.distributed import sum_over_ranks
 from probes.schedules import Adaptive
 
 

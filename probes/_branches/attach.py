@@ -3,15 +3,15 @@ from numbers import Integral
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from probes._branches.branches import BranchLoss, Settings
 from probes._branches.initialise import INITS, Init
 from probes._branches.potentials import POTENTIALS
 from probes._branches.probe import Probe
 from probes._branches.strength import Alpha, resolve_alpha
-from probes._model.dry_run import inspect
-from probes._model.pooling import POOLS
+from probes._model.check_model import check_model
+from probes._model.dry_run import find_attachment_points
+from probes._model.pooling import POOL_NAMES
 from resonance_toolkit import find_layers, unwrap
 
 
@@ -92,12 +92,12 @@ def attach(
         >>> total.backward()
         >>> probe.detach()
     """
-    _check_model(model)
+    check_model(model)
     _check_choices(n, active, loss, init, pool, method, calls, classes)
     found = find_layers(model, layers)
     resolve_alpha(alpha, list(found))
     root = unwrap(model)
-    points, n_classes = inspect(root, found, pool, sample, classes)
+    points, n_classes = find_attachment_points(root, found, pool, sample, classes)
     settings = Settings(
         n=int(n),
         active=int(n) if active == "all" else active,
@@ -108,18 +108,6 @@ def attach(
         seed=seed,
     )
     return Probe(root, points, settings, alpha=alpha, connected=connected, calls=calls)
-
-
-def _check_model(model: nn.Module) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model`: expected an nn.Module, got {type(model).__name__}")
-    if isinstance(model, nn.DataParallel):
-        raise ValueError("`model`: DataParallel runs copies; use DistributedDataParallel")
-    for name, p in [*model.named_parameters(), *model.named_buffers()]:
-        if is_lazy(p):
-            raise ValueError(f"`model`: {name} is lazy; run the model once before attaching")
-        if p.device.type == "meta":
-            raise ValueError(f"`model`: {name} is on the meta device; give it real weights first")
 
 
 def _check_choices(
@@ -140,7 +128,7 @@ def _check_choices(
         raise ValueError(f"`active`: expected 0 to {n} or 'all', got {active!r}")
     _check_name("loss", loss, tuple(POTENTIALS), or_callable=True)
     _check_name("init", init, tuple(INITS), or_callable=True)
-    _check_name("pool", pool, POOLS, or_callable=True)
+    _check_name("pool", pool, POOL_NAMES, or_callable=True)
     _check_name("method", method, ("exact", "compressed"))
     if calls is not None:
         _check_name("calls", calls, ("last", "mean", "all"))

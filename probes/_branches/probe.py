@@ -13,13 +13,13 @@ from probes._branches.measure import measure
 from probes._branches.strength import Alpha, resolve_alpha, strength_at
 from probes._branches.table import summarise
 from probes._branches.targets import check_targets, rows_of
-from probes._model.dry_run import Point, call
+from probes._model.call_model import call_model
+from probes._model.distributed import synchronise_gradients
+from probes._model.dry_run import Point
 from probes._model.latest_features import ready_features
 from probes._model.listener import Listener
-from probes._model.pooling import first_tensor
-from probes._model.synchronise import synchronise_gradients
 from probes.schedules import Adaptive
-from resonance_toolkit import evaluating, preserving_rng
+from resonance_toolkit import evaluating, first_tensor, preserving_rng
 
 
 class Probe(Listener):
@@ -50,7 +50,7 @@ class Probe(Listener):
         self.settings, self.connected, self.calls = settings, connected, calls
         self.strength = strength
         self.branches = nn.ModuleDict(
-            {_key(k): Branches(k, p.width, settings, p.like) for k, p in points.items()}
+            {_key(k): Branches(k, p.width, settings, p.template) for k, p in points.items()}
         )
         self.step = 0
         self._hook({name: point.module for name, point in points.items()}, root)
@@ -141,7 +141,7 @@ class Probe(Listener):
         pending = replace(self._capture)
         try:
             with self.listening(), evaluating(model), preserving_rng(), torch.no_grad():
-                output = call(model, x)
+                output = call_model(model, x)
             features = ready_features(self._capture, self.layers, self.calls)
         finally:
             vars(self._capture).update(vars(pending))  # a loss may still be due for these

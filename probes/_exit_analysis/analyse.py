@@ -9,8 +9,8 @@ from probes._exit_analysis.leaving import check_thresholds
 from probes._exit_analysis.record import record_exits
 from probes._exit_analysis.reliability import exit_reliability
 from probes._exit_analysis.route import THRESHOLDS, route_exits
-from probes._exit_training.attach import NormLike
 from probes._exit_training.losses import Exits
+from probes._exit_training.resolve_heads import NormOption
 from resonance_toolkit import provenance
 
 
@@ -21,7 +21,7 @@ def exits(
     *,
     thresholds: ArrayLike = THRESHOLDS,
     head: str | Callable[[Tensor], Tensor] | Exits = "model",
-    norm: NormLike = "auto",
+    norm: NormOption = "auto",
     depths: Sequence[float] | None = None,
     bins: int = 15,
     samples: int | None = None,

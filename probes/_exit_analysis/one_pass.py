@@ -18,11 +18,11 @@ from probes._exit_analysis.token_statistics import (
     patience,
     token_statistics,
 )
-from probes._exit_training.forward_trace import Trace, logits_of
-from probes._exit_training.head import is_same
-from probes._exit_training.targets import IGNORED, check_exit_targets
-from probes._model.dry_run import call
-from probes._model.pooling import first_tensor
+from probes._exit_training.forward_trace import ForwardTrace
+from probes._exit_training.model_head import is_same
+from probes._exit_training.targets import IGNORED, check_exit_targets, exit_logits
+from probes._model.call_model import call_model
+from resonance_toolkit import first_tensor
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def run_exits(
     heads: dict[str, Callable[[Tensor], Tensor]],
     inputs: Any,
     targets: Tensor,
-    seen: Trace,
+    seen: ForwardTrace,
     step: int,
 ) -> Found:
     """Run the model, `step` samples at a time, and keep a few numbers of every token.
@@ -68,7 +68,7 @@ def run_exits(
         batches = range(0, len(targets), step)
         for i in tqdm(batches, unit="batch", disable=None, leave=False):
             goals = targets[i : i + step]
-            output = logits_of(call(root, rows_of(inputs, i, i + step)))
+            output = exit_logits(call_model(root, rows_of(inputs, i, i + step)))
             _check(goals, output)
             if not by_token and names[-1] in heads:
                 _check_way(heads[names[-1]], states[names[-1]].after, output)

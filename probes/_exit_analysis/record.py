@@ -8,15 +8,15 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from probes._branches.attach import _check_model
-from probes._exit_training.flops import FlopCounter
 from probes._exit_analysis.one_pass import rows_of, run_exits
 from probes._exit_analysis.token_statistics import MEASURES
-from probes._exit_training.attach import NormLike, resolve_heads
-from probes._exit_training.forward_trace import Trace, name_layers, trace
+from probes._exit_training.flops import FlopCounter
+from probes._exit_training.forward_trace import ForwardTrace, name_layers, trace_forward
 from probes._exit_training.losses import Exits
-from probes._model.distributed import is_sharded, resharding
-from resonance_toolkit import evaluating, preserving, provenance, take, unwrap
+from probes._exit_training.resolve_heads import NormOption, resolve_heads
+from probes._model.check_model import check_model
+from probes._model.distributed import resharding
+from resonance_toolkit import evaluating, is_sharded, preserving, provenance, take, unwrap
 
 _LOGITS = 2**24  # of the model itself, in one batch
 _BATCH = 256
@@ -31,7 +31,7 @@ def record_exits(
     layers: str | Sequence[str],
     *,
     head: str | HeadOf | Exits = "model",
-    norm: NormLike = "auto",
+    norm: NormOption = "auto",
     depths: Sequence[float] | None = None,
     samples: int | None = None,
     batch_size: int | None = None,
@@ -79,14 +79,14 @@ def record_exits(
         >>> dict(record["cross_entropy"].sizes)
         {'layer': 2, 'token': 5}
     """
-    _check_model(model)
+    check_model(model)
     _check_count("batch_size", batch_size)
     names, root = name_layers(model, layers), unwrap(model)
     if len(names) < 2:
         raise ValueError(f"`layers`: expected an exit and the last layer at least, got {names}")
-    ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=2**40)
-    seen = trace(root, names, rows_of(inputs, 0, 1))
-    places = _check_depths(depths, names) if depths is not None else seen.depths()
+    ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=None)
+    seen = trace_forward(root, names, rows_of(inputs, 0, 1))
+    places = _check_depths(depths, names) if depths is not None else seen.relative_depths()
     _check_samples_first(seen)
     heads, way = _heads(root, seen, head, norm)
     step = batch_size or max(1, min(_BATCH, _LOGITS // seen.logits[0].numel()))
@@ -134,7 +134,7 @@ _NAMES = {
 
 
 def _heads(
-    root: nn.Module, seen: Trace, head: str | HeadOf | Exits, norm: NormLike
+    root: nn.Module, seen: ForwardTrace, head: str | HeadOf | Exits, norm: NormOption
 ) -> tuple[dict[str, HeadOf], str]:
     """For each exit, a function from its layer's output to logits; and its description.
 
@@ -154,7 +154,7 @@ def _heads(
     return heads, str(way)
 
 
-def _flops(seen: Trace, heads: dict[str, HeadOf]) -> list[list[float]]:
+def _flops(seen: ForwardTrace, heads: dict[str, HeadOf]) -> list[list[float]]:
     body, last = [float(seen.flops[name]) for name in seen.layers], []
     for name in seen.layers[:-1]:
         with FlopCounter() as counter:
@@ -163,7 +163,7 @@ def _flops(seen: Trace, heads: dict[str, HeadOf]) -> list[list[float]]:
     return [body, [*last, float(seen.total_flops) - body[-1]]]
 
 
-def _check_samples_first(seen: Trace) -> None:
+def _check_samples_first(seen: ForwardTrace) -> None:
     for name, hidden in seen.hidden.items():
         if len(hidden) != 1:  # the pass had one sample
             raise ValueError(

@@ -1,7 +1,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from probes._exit_training.forward_trace import ForwardTrace, name_layers, trace_forward

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from probes._exit_training.targets import exit_logits
-from probes._model.capture import Capture, _Hook
+from probes._model.capture import Capture, Hook
+from probes._model.pass_state import PassState
 
 
 @dataclass
@@ -22,7 +23,10 @@ class ExitCapture(Capture):
 
     def use(self) -> None:
         """Let go of everything: logits are large."""
-        self.features, self.edges, self.output, self.state = {}, {}, None, "used"
+        self.features = {}
+        self.edges = {}
+        self.output = None
+        self.state = PassState.USED
 
     def logits(self) -> Tensor:
         """Return the model's own logits.
@@ -39,14 +43,14 @@ class ExitCapture(Capture):
         return logits
 
 
-class OutputHook(_Hook):
+class OutputHook(Hook):
     """After the model's forward: keep its output, which is not copied for its size."""
 
     # Called by itself after the compiled forward, so nothing is lost.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
-        if not isinstance(capture, ExitCapture) or capture.state != "open":
+        if not isinstance(capture, ExitCapture) or capture.state is not PassState.RUNNING:
             return
 
         capture.output = output

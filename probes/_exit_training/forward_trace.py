@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from probes._exit_training.flops import FlopCounter
 from probes._exit_training.targets import exit_logits
+from probes._model.call_model import call_model
 from probes._model.distributed import resharding
-from probes._model.dry_run import call
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from resonance_toolkit import (
@@ -183,7 +183,7 @@ def _run(root: nn.Module, layers: list[str], sample: Any) -> ForwardTrace:
             stack.enter_context(module.register_forward_hook(partial(end_call, name)))
 
         with counter:
-            output = call(root, sample)
+            output = call_model(root, sample)
         forward_trace.logits = exit_logits(output)
         forward_trace.total_flops = counter.get_total_flops()
 

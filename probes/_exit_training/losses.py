@@ -18,10 +18,10 @@ from probes._exit_training.reports import (
 )
 from probes._exit_training.targets import check_exit_targets, mean_cross_entropy
 from probes._exit_training.weights import weights_at
+from probes._model.distributed import synchronise_gradients
 from probes._model.latest_features import ready_features
 from probes._model.listener import Listener
 from probes._model.pooling import Pool
-from probes._model.synchronise import synchronise_gradients
 from probes.weightings import Weighting
 
 
@@ -237,9 +237,7 @@ class Exits(Listener):
         return ExitCapture()
 
 
-def _autocast_as_in_the_pass(
-    root: nn.Module, model_logits: Tensor
-) -> AbstractContextManager[Any]:
+def _autocast_as_in_the_pass(root: nn.Module, model_logits: Tensor) -> AbstractContextManager[Any]:
     """Run the exit's head under autocast if the model's own head was, and only then.
 
     The loss is often taken outside of the autocast block that the pass was in. What tells is the

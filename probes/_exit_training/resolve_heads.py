@@ -10,7 +10,7 @@ from probes._exit_training.forward_trace import ForwardTrace
 from probes._exit_training.head import ExitPoint, Head
 from probes._exit_training.model_head import trace_model_head
 from probes._model.distributed import check_mates
-from probes._model.failed_pass import line_of, said
+from probes._model.failed_pass import describe_error, failing_line
 from probes._model.pooling import resolve_pool
 from resonance_toolkit import check_choice, evaluating, preserving_rng
 
@@ -45,8 +45,8 @@ def resolve_heads(
         try:
             result = _run_without_trace(exit_head, root, hidden)
         except Exception as error:  # the user's modules: any failure is one of fit
-            message = _misfit_message(name, forward_trace, exit_head, said(error))
-            raise ValueError(message + line_of(error)) from None
+            message = _misfit_message(name, forward_trace, exit_head, describe_error(error))
+            raise ValueError(message + failing_line(error)) from None
 
         if head == "own":
             own_heads[name] = _new_linear_head(result, forward_trace.logits, seed + index)
@@ -80,9 +80,7 @@ def _shared_head(
     return model_head if head == "model" else model_head.without_last_module()
 
 
-def _head_to_features(
-    head: Head, root: nn.Module, forward_trace: ForwardTrace, name: str
-) -> Head:
+def _head_to_features(head: Head, root: nn.Module, forward_trace: ForwardTrace, name: str) -> Head:
     """Return a path to one feature vector per place of the model's logits, for an own head."""
     hidden = forward_trace.hidden[name]
     try:
