@@ -1,27 +1,42 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import nn
 
-from probes._exit_analysis.one_pass import rows_of, run_exits
+from probes._exit_analysis.one_pass import (
+    ExitHeads,
+    HeadFunction,
+    TokenRecords,
+    run_exits,
+    slice_samples,
+)
 from probes._exit_analysis.token_statistics import MEASURES
 from probes._exit_training.flops import FlopCounter
 from probes._exit_training.forward_trace import ForwardTrace, name_layers, trace_forward
 from probes._exit_training.losses import Exits
-from probes._exit_training.resolve_heads import NormOption, resolve_heads
+from probes._exit_training.reports import layer_coordinate
+from probes._exit_training.resolve_heads import HeadOption, NormOption, resolve_heads
 from probes._model.check_model import check_model
 from probes._model.distributed import resharding
-from resonance_toolkit import evaluating, is_sharded, preserving, provenance, take, unwrap
+from resonance_toolkit import (
+    check_whole,
+    evaluating,
+    is_sharded,
+    preserving,
+    provenance,
+    take,
+    unwrap,
+)
 
-_LOGITS = 2**24  # of the model itself, in one batch
-_BATCH = 256
-
-HeadOf = Callable[[Tensor], Tensor]
+# By default a batch is as large as both allow; so many logits of the model itself are 64 MB in
+# float32.
+_LOGITS_PER_BATCH = 2**24
+_SAMPLES_PER_BATCH = 256
 
 
 @torch.no_grad()
@@ -30,7 +45,7 @@ def record_exits(
     data: Any,
     layers: str | Sequence[str],
     *,
-    head: str | HeadOf | Exits = "model",
+    head: Literal["model"] | HeadFunction | Exits = "model",
     norm: NormOption = "auto",
     depths: Sequence[float] | None = None,
     samples: int | None = None,
@@ -52,7 +67,8 @@ def record_exits(
         layers: Names or patterns in forward order, the model's last layer last.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
             was trained with.
-        norm: As for `attach_exits`.
+        norm: `"auto"`: what the model itself puts between its last layer and its head; None:
+            nothing but pooling; or a callable in its place. `Exits` bring their own.
         depths: How far through the model each layer is, the last 1. If not given, layers of a
             numbered family (`blocks.0`, ...) count their kin, others count those listed.
         samples: How many samples are drawn; None takes all.
@@ -67,7 +83,7 @@ def record_exits(
         (negative: 0; NaN where shapes differ); `patience`, the share of the listed layers that
         agree in a row up to this one. `flops (layer)` of one sample until the layer's end, and
         `head_flops (layer)` from there to logits. Coordinates say each token's `sample`, `position`
-        and `target`, and each layer's `depth`.
+        and `target`, and each layer's `depth`. The attribute `n_samples` counts the samples.
 
     Raises:
         ValueError: If an argument does not fit, or there are no data.
@@ -80,51 +96,123 @@ def record_exits(
         {'layer': 2, 'token': 5}
     """
     check_model(model)
-    _check_count("batch_size", batch_size)
-    names, root = name_layers(model, layers), unwrap(model)
-    if len(names) < 2:
-        raise ValueError(f"`layers`: expected an exit and the last layer at least, got {names}")
+    if batch_size is not None:
+        batch_size = check_whole("batch_size", batch_size)
+    layer_names = name_layers(model, layers)
+    if len(layer_names) < 2:
+        raise ValueError(
+            f"`layers`: expected an exit and the last layer at least, got {layer_names}"
+        )
+
     ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=None)
-    seen = trace_forward(root, names, rows_of(inputs, 0, 1))
-    places = _check_depths(depths, names) if depths is not None else seen.relative_depths()
-    _check_samples_first(seen)
-    heads, way = _heads(root, seen, head, norm)
-    step = batch_size or max(1, min(_BATCH, _LOGITS // seen.logits[0].numel()))
+    root = unwrap(model)
+    forward_trace = trace_forward(root, layer_names, slice_samples(inputs, 0, 1))
+    _check_samples_first(forward_trace)
+    if depths is None:
+        relative_depths = forward_trace.relative_depths()
+    else:
+        relative_depths = _check_depths(depths, layer_names)
+
+    heads, head_description = _resolve_functions(root, forward_trace, head, norm)
+    if batch_size is None:
+        logits_per_sample = forward_trace.logits[0].numel()
+        batch_size = max(1, min(_SAMPLES_PER_BATCH, _LOGITS_PER_BATCH // logits_per_sample))
+
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     values = not is_sharded(root)
     with preserving(model, values=values), evaluating(model), resharding(root):
-        costs = _flops(seen, heads)
-        found = run_exits(root, names, heads, inputs, targets, seen, step)
-    return xr.Dataset(
-        {
-            "cross_entropy": (("layer", "token"), found.loss, _NAMES["cross_entropy"]),
-            "prediction": (("layer", "token"), found.prediction, _NAMES["prediction"]),
-            "confidence": (("measure", "layer", "token"), found.confidence, _NAMES["confidence"]),
-            "flops": ("layer", costs[0], _NAMES["flops"]),
-            "head_flops": ("layer", costs[1], _NAMES["head_flops"]),
-        },
-        coords={
-            "layer": ("layer", names, {"long_name": "exit"}),
-            "measure": ("measure", list(MEASURES), {"long_name": "confidence measure"}),
-            "token": ("token", np.arange(len(found.target)), {"long_name": "token that counts"}),
-            "sample": ("token", found.sample, {"long_name": "sample of the data"}),
-            "position": ("token", found.position, {"long_name": "position in the sample"}),
-            "target": ("token", found.target, {"long_name": "right class"}),
-            "depth": ("layer", places, {"long_name": "depth, the whole model being 1"}),
-        },
-        attrs=provenance(
+        head_flops = _count_head_flops(heads)
+        records = run_exits(heads, inputs, targets, batch_size)
+
+    dataset = _as_dataset(records, heads, head_flops, relative_depths)
+    return dataset.assign_attrs(
+        provenance(
             "probes.record_exits",
             model,
-            head=way,
-            classes=seen.logits.shape[-1],
+            head=head_description,
+            loss="cross_entropy",
+            classes=forward_trace.logits.shape[-1],
             n_samples=len(targets),
-            samples=samples,
             seed=seed,
-        ),
+        )
     )
 
 
-_NAMES = {
+def _resolve_functions(
+    root: nn.Module,
+    forward_trace: ForwardTrace,
+    head: HeadOption | Exits,
+    norm: NormOption,
+) -> tuple[ExitHeads, str]:
+    """Return a function from layer output to logits for each exit, and what to call them."""
+    layers = forward_trace.layers
+
+    # Before the test for callables: a module is one.
+    if isinstance(head, Exits):
+        if head.layers != layers:
+            raise ValueError(f"`head`: expected exits at {layers}, got some at {head.layers}")
+        trained = {name: partial(head.logits, name, root=root) for name in layers[:-1]}
+        return ExitHeads(root, forward_trace, dict(trained)), "trained"
+
+    if head == "own":
+        raise ValueError("`head`: own heads are trained; give the Exits that hold them")
+
+    points, _ = resolve_heads(root, forward_trace, head, norm, seed=0)
+    functions: dict[str, HeadFunction] = {
+        name: partial(point.head, root) for name, point in points.items()
+    }
+
+    # The model's own head, complete, gives the model's output from the last layer, too.
+    shared_head = next(iter(points.values())).head
+    if head == "model" and norm == "auto":
+        functions[layers[-1]] = partial(shared_head, root)
+    return ExitHeads(root, forward_trace, functions), str(shared_head)
+
+
+def _count_head_flops(heads: ExitHeads) -> list[float]:
+    """Count the operations from each layer's output to logits, for one sample."""
+    forward_trace = heads.forward_trace
+    head_flops = []
+    for name in heads.layers[:-1]:
+        with FlopCounter() as counter:
+            heads.functions[name](forward_trace.hidden[name])
+        head_flops.append(float(counter.get_total_flops()))
+
+    last_layer = heads.layers[-1]
+    until_last_layer = float(forward_trace.flops[last_layer])
+    return [*head_flops, float(forward_trace.total_flops) - until_last_layer]
+
+
+def _as_dataset(
+    records: TokenRecords,
+    heads: ExitHeads,
+    head_flops: list[float],
+    relative_depths: list[float],
+) -> xr.Dataset:
+    flops = [float(heads.forward_trace.flops[name]) for name in heads.layers]
+    by_layer = ("layer", "token")
+
+    return xr.Dataset(
+        {
+            "cross_entropy": (by_layer, records.loss, _ATTRIBUTES["cross_entropy"]),
+            "prediction": (by_layer, records.prediction, _ATTRIBUTES["prediction"]),
+            "confidence": (("measure", *by_layer), records.confidence, _ATTRIBUTES["confidence"]),
+            "flops": ("layer", flops, _ATTRIBUTES["flops"]),
+            "head_flops": ("layer", head_flops, _ATTRIBUTES["head_flops"]),
+        },
+        coords={
+            "layer": layer_coordinate(heads.layers),
+            "measure": ("measure", list(MEASURES), {"long_name": "confidence measure"}),
+            "token": ("token", np.arange(len(records.target)), {"long_name": "token that counts"}),
+            "sample": ("token", records.sample, {"long_name": "sample of the data"}),
+            "position": ("token", records.position, {"long_name": "position in the sample"}),
+            "target": ("token", records.target, {"long_name": "right class"}),
+            "depth": ("layer", relative_depths, {"long_name": "depth, the whole model being 1"}),
+        },
+    )
+
+
+_ATTRIBUTES = {
     "cross_entropy": {"long_name": "cross-entropy", "units": "nat"},
     "prediction": {"long_name": "likeliest class"},
     "confidence": {"long_name": "confidence"},
@@ -133,38 +221,8 @@ _NAMES = {
 }
 
 
-def _heads(
-    root: nn.Module, seen: ForwardTrace, head: str | HeadOf | Exits, norm: NormOption
-) -> tuple[dict[str, HeadOf], str]:
-    """For each exit, a function from its layer's output to logits; and its description.
-
-    The last layer has one where it is known to give the model's own output.
-    """
-    if isinstance(head, Exits):
-        if head.layers != seen.layers:
-            raise ValueError(f"`head`: expected exits at {seen.layers}, got some at {head.layers}")
-        return {name: partial(head.logits, name, root=root) for name in head.layers[:-1]}, "trained"
-    if head == "own":
-        raise ValueError("`head`: own heads are trained; give the Exits that hold them")
-    points, _ = resolve_heads(root, seen, head, norm, 0)
-    way = next(iter(points.values())).head
-    heads: dict[str, HeadOf] = {k: partial(point.head, root) for k, point in points.items()}
-    if head == "model" and norm == "auto":
-        heads[seen.layers[-1]] = partial(way, root)
-    return heads, str(way)
-
-
-def _flops(seen: ForwardTrace, heads: dict[str, HeadOf]) -> list[list[float]]:
-    body, last = [float(seen.flops[name]) for name in seen.layers], []
-    for name in seen.layers[:-1]:
-        with FlopCounter() as counter:
-            heads[name](seen.hidden[name])
-        last.append(float(counter.get_total_flops()))
-    return [body, [*last, float(seen.total_flops) - body[-1]]]
-
-
-def _check_samples_first(seen: ForwardTrace) -> None:
-    for name, hidden in seen.hidden.items():
+def _check_samples_first(forward_trace: ForwardTrace) -> None:
+    for name, hidden in forward_trace.hidden.items():
         if len(hidden) != 1:  # the pass had one sample
             raise ValueError(
                 f"`layers` at {name!r}: expected an output with the samples first, got shape "
@@ -172,18 +230,13 @@ def _check_samples_first(seen: ForwardTrace) -> None:
             )
 
 
-def _check_depths(depths: Sequence[float], names: list[str]) -> list[float]:
-    found = [float(depth) for depth in depths]
-    rising = all(a < b for a, b in pairwise([0.0, *found]))
-    if len(found) != len(names) or not rising or found[-1] != 1:
+def _check_depths(depths: Sequence[float], layers: list[str]) -> list[float]:
+    numbers = [float(depth) for depth in depths]
+
+    is_rising = all(a < b for a, b in pairwise([0.0, *numbers]))
+    if len(numbers) != len(layers) or not is_rising or numbers[-1] != 1:
         raise ValueError(
-            f"`depths`: expected a rising number for each of {', '.join(names)}, the last 1, got "
-            f"{found}"
+            f"`depths`: expected a rising number for each of {', '.join(layers)}, the last 1, got "
+            f"{numbers}"
         )
-    return found
-
-
-def _check_count(name: str, value: object) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and not (whole and value >= 1):  # type: ignore[operator]  # an int then
-        raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
+    return numbers

@@ -61,6 +61,7 @@ def attach_exits(
         ValueError: If an argument does not fit; nothing has been changed then.
 
     Examples:
+        >>> import torch
         >>> from probes import weightings
         >>> layers = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
         >>> model = nn.Sequential(*layers)

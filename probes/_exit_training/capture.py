@@ -5,12 +5,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from probes._exit_training.targets import exit_logits
 from probes._model.capture import Capture, Hook
+from probes._model.never_compiled import never_compiled
 from probes._model.pass_state import PassState
 
 
@@ -47,7 +47,7 @@ class OutputHook(Hook):
     """After the model's forward: keep its output, which is not copied for its size."""
 
     # Called by itself after the compiled forward, so nothing is lost.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @never_compiled
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
         if not isinstance(capture, ExitCapture) or capture.state is not PassState.RUNNING:
