@@ -1,12 +1,12 @@
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
 from probes._exit_analysis.bounds import mean_p_value, rate_bound, risk_p_value
+from probes._exit_analysis.calibration_target import CalibrationTarget, check_target
 from probes._exit_analysis.leaving import (
     Clusters,
     check_record,
@@ -16,8 +16,6 @@ from probes._exit_analysis.leaving import (
     exit_sets,
 )
 from resonance_toolkit import provenance
-
-TargetName = Literal["exit_rate", "agreement", "increase"]
 
 _LONG_NAMES = {
     "tau": "threshold",
@@ -72,7 +70,7 @@ def calibrate_exits(
         ValueError: If not one target is given, or a number does not fit.
     """
     check_record(record)
-    target = _check_target(exit_rate, agreement, increase, delta)
+    target = check_target(exit_rate, agreement, increase, delta)
     grid = np.linspace(0, 1, 201) if candidates is None else candidates
     allowed = np.append(check_thresholds("candidates", grid), _NOBODY_LEAVES)
     descending_taus = np.unique(allowed)[::-1]
@@ -86,9 +84,10 @@ def calibrate_exits(
     for m, e in np.ndindex(len(measures), len(sets_of_exits)):
         confidence = record["confidence"].values[m]
         open_exits = sets_of_exits[e]
-        if np.isnan(confidence[open_exits]).all():
+        if np.isnan(confidence[open_exits]).all():  # the measure is undefined here
             continue
 
+        # A rate needs no test: the bound holds for all thresholds at once.
         if target.name == "exit_rate":
             tau = _threshold_for_rate(np.nanmax(confidence[open_exits], axis=0), target.value)
             p_value = math.nan
@@ -117,18 +116,11 @@ def calibrate_exits(
             target=target.name,
             target_value=target.value,
             delta=delta,
-            guarantee=_guarantee(target, tokens),
+            guarantee=target.guarantee(
+                len(tokens.clusters.counts), one_token_per_sample=tokens.is_one_per_sample
+            ),
         ),
     )
-
-
-@dataclass(frozen=True)
-class _Target:
-    """What a threshold is to reach, and the chance allowed that the guarantee fails."""
-
-    name: TargetName
-    value: float
-    delta: float
 
 
 @dataclass(frozen=True)
@@ -149,6 +141,8 @@ class _CalibrationTokens:
     def is_one_per_sample(self) -> bool:
         return bool((self.clusters.counts == 1).all())
 
+    # What follows takes the layer at which each token leaves, `(token,)`.
+
     def disagrees(self, exit_layer: np.ndarray) -> np.ndarray:
         token = np.arange(len(exit_layer))
         differs: np.ndarray = self.prediction[exit_layer, token] != self.prediction[-1]
@@ -165,7 +159,7 @@ class _CalibrationTokens:
     def increase(self, exit_layer: np.ndarray) -> float:
         return math.expm1(float(self.added_loss(exit_layer).mean()))
 
-    def p_value(self, exit_layer: np.ndarray, target: _Target) -> float:
+    def p_value(self, exit_layer: np.ndarray, target: CalibrationTarget) -> float:
         """Return the p-value of the test that the target is missed when tokens leave so."""
         if target.name == "agreement":
             limit = 1 - target.value
@@ -183,7 +177,7 @@ def _lowest_threshold_passed(
     confidence: np.ndarray,
     open_exits: list[int],
     descending_taus: np.ndarray,
-    target: _Target,
+    target: CalibrationTarget,
 ) -> tuple[float, float]:
     """Return the lowest threshold that all tests down to it allow, and the p-value of its own.
 
@@ -210,62 +204,3 @@ def _threshold_for_rate(confidence: np.ndarray, rate: float) -> float:
     n_leaving = max(1, math.ceil(rate * len(confidence) - 1e-9))
     descending = np.sort(confidence)[::-1]
     return float(descending[n_leaving - 1])
-
-
-def _check_target(
-    exit_rate: float | None, agreement: float | None, increase: float | None, delta: float
-) -> _Target:
-    options: dict[TargetName, float | None] = {
-        "exit_rate": exit_rate,
-        "agreement": agreement,
-        "increase": increase,
-    }
-    targets = {name: value for name, value in options.items() if value is not None}
-    if len(targets) != 1:
-        raise ValueError(
-            f"expected one target of `exit_rate`, `agreement` and `increase`, got {len(targets)}"
-        )
-
-    ((name, value),) = targets.items()
-    if name == "increase":
-        is_allowed = value >= 0
-        expected = "at least 0"
-    else:
-        is_allowed = 0 < value <= 1
-        expected = "above 0, at most 1"
-    if not (is_allowed and math.isfinite(value)):
-        raise ValueError(f"`{name}`: expected a finite number, {expected}, got {value!r}")
-
-    if not 0 < delta < 1:
-        raise ValueError(f"`delta`: expected a number between 0 and 1, got {delta!r}")
-    return _Target(name, float(value), delta)
-
-
-def _guarantee(target: _Target, tokens: _CalibrationTokens) -> str:
-    """Say in words what holds for the threshold chosen, and by which theorem."""
-    n_samples = len(tokens.clusters.counts)
-    chance = (
-        f"with probability at least {1 - target.delta:g} over {n_samples} independent "
-        "calibration samples"
-    )
-
-    match target.name:
-        case "exit_rate":
-            theorem = "Dvoretzky-Kiefer-Wolfowitz"
-            if not tokens.is_one_per_sample:
-                theorem += ", McDiarmid"
-            return (
-                f"{chance}, the exit rate to expect is within rate_bound of exit_rate ({theorem})"
-            )
-        case "agreement":
-            theorem = "exact binomial" if tokens.is_one_per_sample else "Hoeffding-Bentkus"
-            return (
-                f"{chance}, the agreement to expect is at least {target.value:g} (fixed-sequence "
-                f"testing, {theorem}; finite-sample)"
-            )
-        case "increase":
-            return (
-                f"{chance}, the perplexity to expect is at most {1 + target.value:g} times the "
-                "whole model's (fixed-sequence testing, Student's t; for many samples, not a "
-                "finite-sample bound)"
-            )

@@ -5,7 +5,7 @@ turn that into logits, some rows at a time; of these a few numbers per token go 
 were made for all tokens beforehand.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
+from probes._exit_analysis.exit_heads import ExitHeads, HeadFunction
 from probes._exit_analysis.token_statistics import (
     MEASURES,
     cosine,
@@ -23,42 +24,11 @@ from probes._exit_analysis.token_statistics import (
     patience,
     token_statistics,
 )
-from probes._exit_training.forward_trace import ForwardTrace, first_argument
+from probes._exit_training.forward_trace import first_argument
 from probes._exit_training.model_head import is_same
 from probes._exit_training.targets import IGNORED, check_exit_targets, exit_logits
 from probes._model.call_model import call_model
 from resonance_toolkit import first_tensor
-
-HeadFunction = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class ExitHeads:
-    """A model and its exits: for each layer, a function from its output to logits.
-
-    The last layer has one only where that is known to give the model's own output.
-    """
-
-    root: nn.Module
-    forward_trace: ForwardTrace
-    functions: dict[str, HeadFunction]
-
-    @property
-    def layers(self) -> list[str]:
-        """Names of all exits, the model's last layer last."""
-        return self.forward_trace.layers
-
-    @property
-    def has_tokens(self) -> bool:
-        """Whether the logits are `(sample, token, class)`."""
-        return self.forward_trace.logits.dim() == 3
-
-    def work_by_token(self) -> bool:
-        """Tell whether every head gives a token the same logits when it sees that one alone."""
-        hidden = self.forward_trace.hidden
-        return self.has_tokens and all(
-            _works_by_token(head, hidden[name]) for name, head in self.functions.items()
-        )
 
 
 @dataclass(frozen=True)
@@ -226,16 +196,6 @@ def _listen(stack: ExitStack, module: nn.Module) -> _LayerStates:
     stack.enter_context(module.register_forward_pre_hook(keep_input, with_kwargs=True))
     stack.enter_context(module.register_forward_hook(keep_output))
     return states
-
-
-def _works_by_token(head: HeadFunction, hidden: Tensor) -> bool:
-    if hidden.shape[1] < 2:  # a single token does not tell
-        return False
-    in_context = head(hidden)[:, -1:]
-    alone = head(hidden[:, -1:])
-    return in_context.shape == alone.shape and bool(
-        torch.allclose(in_context, alone, rtol=1e-3, atol=1e-5)
-    )
 
 
 def _check_same_path(head: HeadFunction, hidden: Tensor | None, logits: Tensor) -> None:

@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -8,19 +7,18 @@ import torch
 import xarray as xr
 from torch import nn
 
-from probes._exit_analysis.one_pass import (
+from probes._exit_analysis.exit_heads import (
     ExitHeads,
     HeadFunction,
-    TokenRecords,
-    run_exits,
-    slice_samples,
+    count_head_flops,
+    resolve_exit_heads,
 )
+from probes._exit_analysis.one_pass import TokenRecords, run_exits, slice_samples
 from probes._exit_analysis.token_statistics import MEASURES
-from probes._exit_training.flops import FlopCounter
 from probes._exit_training.forward_trace import ForwardTrace, name_layers, trace_forward
 from probes._exit_training.losses import Exits
 from probes._exit_training.reports import layer_coordinate
-from probes._exit_training.resolve_heads import HeadOption, NormOption, resolve_heads
+from probes._exit_training.resolve_heads import NormOption
 from probes._model.check_model import check_model
 from probes._model.distributed import resharding
 from resonance_toolkit import (
@@ -104,8 +102,10 @@ def record_exits(
             f"`layers`: expected an exit and the last layer at least, got {layer_names}"
         )
 
+    # All in one batch: how many fit into memory together is known only after the trace.
     ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=None)
     root = unwrap(model)
+    # One sample, so that operations are counted per sample.
     forward_trace = trace_forward(root, layer_names, slice_samples(inputs, 0, 1))
     _check_samples_first(forward_trace)
     if depths is None:
@@ -113,7 +113,7 @@ def record_exits(
     else:
         relative_depths = _check_depths(depths, layer_names)
 
-    heads, head_description = _resolve_functions(root, forward_trace, head, norm)
+    heads, head_description = resolve_exit_heads(root, forward_trace, head, norm)
     if batch_size is None:
         logits_per_sample = forward_trace.logits[0].numel()
         batch_size = max(1, min(_SAMPLES_PER_BATCH, _LOGITS_PER_BATCH // logits_per_sample))
@@ -121,7 +121,7 @@ def record_exits(
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     values = not is_sharded(root)
     with preserving(model, values=values), evaluating(model), resharding(root):
-        head_flops = _count_head_flops(heads)
+        head_flops = count_head_flops(heads)
         records = run_exits(heads, inputs, targets, batch_size)
 
     dataset = _as_dataset(records, heads, head_flops, relative_depths)
@@ -136,51 +136,6 @@ def record_exits(
             seed=seed,
         )
     )
-
-
-def _resolve_functions(
-    root: nn.Module,
-    forward_trace: ForwardTrace,
-    head: HeadOption | Exits,
-    norm: NormOption,
-) -> tuple[ExitHeads, str]:
-    """Return a function from layer output to logits for each exit, and what to call them."""
-    layers = forward_trace.layers
-
-    # Before the test for callables: a module is one.
-    if isinstance(head, Exits):
-        if head.layers != layers:
-            raise ValueError(f"`head`: expected exits at {layers}, got some at {head.layers}")
-        trained = {name: partial(head.logits, name, root=root) for name in layers[:-1]}
-        return ExitHeads(root, forward_trace, dict(trained)), "trained"
-
-    if head == "own":
-        raise ValueError("`head`: own heads are trained; give the Exits that hold them")
-
-    points, _ = resolve_heads(root, forward_trace, head, norm, seed=0)
-    functions: dict[str, HeadFunction] = {
-        name: partial(point.head, root) for name, point in points.items()
-    }
-
-    # The model's own head, complete, gives the model's output from the last layer, too.
-    shared_head = next(iter(points.values())).head
-    if head == "model" and norm == "auto":
-        functions[layers[-1]] = partial(shared_head, root)
-    return ExitHeads(root, forward_trace, functions), str(shared_head)
-
-
-def _count_head_flops(heads: ExitHeads) -> list[float]:
-    """Count the operations from each layer's output to logits, for one sample."""
-    forward_trace = heads.forward_trace
-    head_flops = []
-    for name in heads.layers[:-1]:
-        with FlopCounter() as counter:
-            heads.functions[name](forward_trace.hidden[name])
-        head_flops.append(float(counter.get_total_flops()))
-
-    last_layer = heads.layers[-1]
-    until_last_layer = float(forward_trace.flops[last_layer])
-    return [*head_flops, float(forward_trace.total_flops) - until_last_layer]
 
 
 def _as_dataset(

@@ -60,6 +60,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
     }
 
     for m, layer in np.ndindex(n_measures, n_layers):
+        # Undefined at this layer: its curves and numbers stay NaN.
         if np.isnan(confidence[m, layer]).any():
             continue
 

@@ -94,6 +94,8 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = DEFAULT_THRESHOLD
     pairs = list(product(enumerate(measures), enumerate(sets_of_exits)))
     for (m, measure), (e, open_exits) in tqdm(pairs, unit="exit", disable=None, leave=False):
         confidence = record["confidence"].values[m]
+        # Undefined at all open exits: the row stays NaN. Where it is undefined at some, NaN is
+        # below every threshold, so that nobody leaves there.
         if np.isnan(confidence[open_exits]).all():
             continue
 
