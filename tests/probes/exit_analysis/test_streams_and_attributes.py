@@ -1,0 +1,185 @@
+"""Data that come as a stream, and what the results of exits say of themselves."""
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from torch import nn
+from torch.utils.data import IterableDataset
+
+import probes
+from tests.helpers.decoders import Averager
+from tests.helpers.exit_models import BLOCKS, sharpened, text, text_model
+
+
+class Stream(IterableDataset):
+    """Samples one after the other, over and over if it is endless; counts what was read."""
+
+    def __init__(self, inputs, targets, *, endless):
+        self.inputs, self.targets, self.endless = inputs, targets, endless
+        self.n_read = 0
+
+    def __iter__(self):
+        while True:
+            for sample in zip(self.inputs, self.targets, strict=True):
+                self.n_read += 1
+                yield sample
+            if not self.endless:
+                return
+
+
+def test_samples_of_an_endless_stream_are_its_first():
+    model, (ids, y) = sharpened(), text(samples=7)
+    stream = Stream(ids, y, endless=True)
+
+    record = probes.record_exits(model, stream, BLOCKS, samples=5)
+
+    xr.testing.assert_identical(record, probes.record_exits(model, (ids[:5], y[:5]), BLOCKS))
+    assert stream.n_read <= 200  # a few batches ahead at most, not as many as memory holds
+
+
+def test_a_stream_that_ends_is_taken_whole():
+    model, (ids, y) = sharpened(), text(samples=7)
+    stream = Stream(ids, y, endless=False)
+
+    analysis = probes.exits(model, stream, BLOCKS, thresholds=[0.3, 0.6])
+
+    expected = probes.exits(model, (ids, y), BLOCKS, thresholds=[0.3, 0.6])
+    xr.testing.assert_identical(analysis, expected)
+    assert analysis.attrs["n_samples"] == 7
+
+
+def results_of_exits():
+    model, data = sharpened(), text(samples=9)
+    record = probes.record_exits(model, data, BLOCKS, samples=6)
+    return {
+        "record_exits": record,
+        "exits": probes.exits(model, data, BLOCKS, samples=6),
+        "route_exits": probes.route_exits(record),
+        "exit_reliability": probes.exit_reliability(record),
+        "calibrate_exits": probes.calibrate_exits(record, exit_rate=0.5),
+        "exit_map": probes.exit_map(record, 0.5),
+    }
+
+
+def test_results_count_their_samples_and_name_their_loss():
+    for verb, result in results_of_exits().items():
+        assert result.attrs["n_samples"] == 6, verb
+        assert "samples" not in result.attrs, verb
+        assert result.attrs["loss"] == "cross_entropy", verb
+
+
+def test_layers_are_unicode_strings_that_name_modules():
+    for verb, result in results_of_exits().items():
+        if "layer" in result.coords:
+            assert result["layer"].dtype.kind == "U", verb
+            assert result["layer"].values.tolist() == BLOCKS, verb
+            assert "name of the module" in result["layer"].attrs["long_name"], verb
+
+
+def test_losses_say_of_how_many_samples_they_are():
+    model, (ids, y) = text_model(), text(samples=7)
+    exits = probes.attach_exits(model, BLOCKS)
+
+    before = exits.measure()
+    assert np.isnan(before["loss"]).all()
+    assert np.isnan(before["weight"]).all()
+    assert before.attrs["n_samples"] == 0
+
+    model(ids[:4])
+    exits.loss(y[:4])
+    after = exits.measure()
+    assert after.attrs["n_samples"] == 4
+    assert after.attrs["loss"] == "cross_entropy"
+    assert after["layer"].dtype.kind == "U"
+    assert "name of the module" in after["layer"].attrs["long_name"]
+
+
+def test_generated_text_counts_its_prompts():
+    made = probes.generate(Averager(), torch.ones(3, 2, dtype=torch.long), 4)
+    assert made.attrs["n_samples"] == 3
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    model, data = sharpened(), text()
+    settings = {"batch_size": 3, "bins": 5, "samples": 4}
+    of_numpy = {name: np.int64(value) for name, value in settings.items()}
+    xr.testing.assert_identical(
+        probes.exits(model, data, BLOCKS, **of_numpy),
+        probes.exits(model, data, BLOCKS, **settings),
+    )
+    decoder, prompt = Averager(), torch.ones(1, 2, dtype=torch.long)
+    xr.testing.assert_identical(
+        probes.generate(decoder, prompt, np.int64(3)), probes.generate(decoder, prompt, 3)
+    )
+
+
+@pytest.mark.parametrize("settings", [{"bins": 0}, {"bins": True}, {"thresholds": [np.nan]}])
+def test_settings_are_refused_before_the_model_runs(settings):
+    class Counting(nn.Sequential):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    model = Counting(nn.Tanh(), nn.Tanh(), nn.Linear(4, 3))
+    data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    with pytest.raises(ValueError, match=f"`{next(iter(settings))}`"):
+        probes.exits(model, data, ["0", "1"], **settings)
+    assert model.calls == 0
+
+
+class Rotated(nn.Module):
+    """A layer that gets its input by keyword, after a pair of tensors of the same shape."""
+
+    def forward(self, *, rotation, x):
+        cosines, sines = rotation
+        return x * cosines + x.roll(1, -1) * sines
+
+
+class RotatedModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 6), nn.Linear(6, 11)
+        self.blocks = nn.ModuleList([Rotated(), Rotated()])
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        angles = torch.linspace(0, 1, x.numel(), dtype=x.dtype).view_as(x)
+        for block in self.blocks:
+            x = block(rotation=(angles.cos(), angles.sin()), x=x)
+        return self.head(x)
+
+
+def test_a_layers_input_is_its_plain_tensor_not_one_in_a_tuple():
+    torch.manual_seed(0)
+    model, (ids, y) = RotatedModel().double(), text()
+
+    record = probes.record_exits(model, (ids, y), "blocks.*", batch_size=len(ids))
+
+    x = model.embed(ids)
+    angles = torch.linspace(0, 1, x.numel(), dtype=x.dtype).view_as(x)
+    after = x * angles.cos() + x.roll(1, -1) * angles.sin()
+    expected = nn.functional.cosine_similarity(x, after, dim=-1).clamp(min=0).flatten()
+    cosine = record["confidence"].sel(measure="cosine", layer="blocks.0")
+    np.testing.assert_allclose(cosine, expected.detach(), rtol=1e-12)
+
+
+def test_logits_under_a_key_are_found_behind_other_tensors():
+    class WithLoss(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return {"loss": torch.zeros(()), "logits": self.model(ids)}
+
+    model, data = sharpened(), text()
+    layers = [f"model.{name}" for name in BLOCKS]
+
+    record = probes.record_exits(WithLoss(model), data, layers)
+
+    expected = probes.record_exits(model, data, BLOCKS)
+    np.testing.assert_array_equal(record["cross_entropy"], expected["cross_entropy"])
+    np.testing.assert_array_equal(record["confidence"], expected["confidence"])
