@@ -21,6 +21,8 @@ def count_flops(model: Decodable, device: torch.device) -> tuple[dict[str, int],
     layer = model.layers[-1]
     x = model.embed(token, position)
 
+    # At the first position there is nothing else to attend to: products with keys and values of
+    # other positions, which grow with the text, are left out.
     flops = {}
     with FlopCounter() as counter:
         cache = layer.project(x, position)

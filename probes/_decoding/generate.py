@@ -201,11 +201,13 @@ def _decode_sequence(
             layers_run += sequence.run(depth - 1, end)
             if depth == n_layers or depth in settings.thresholds:
                 heads_run += 1
+                # In float64: half precision would round confidences near 1 up to a threshold.
                 logits = model.head(sequence.state(depth, end - 1, end))[0, -1].double()
                 confidence = float(logits.softmax(0).max())
                 if depth == n_layers or confidence >= settings.thresholds[depth]:
                     break
 
+        # Skipped layers get keys and values of this position now, or catch up when they next run.
         projections = 0
         if settings.propagate and depth < n_layers:
             projections = sequence.propagate(depth, end)

@@ -38,6 +38,7 @@ class SequenceState:
         x = self.state(depth, start, end)
         positions = torch.arange(start, end, device=x.device)
 
+        # Keys and values first: positions attend to themselves, too.
         self._extend_cache(depth, layer.project(x, positions), start)
         cache = [piece[..., :end, :] for piece in self.caches[depth] if piece is not None]
         output = layer.attend(x, positions, *cache)

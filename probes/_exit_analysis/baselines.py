@@ -23,7 +23,9 @@ _ORACLE = {
 }
 
 
-def baselines(record: xr.Dataset, is_correct: np.ndarray, clusters: Clusters) -> dict[str, Any]:
+def baseline_variables(
+    record: xr.Dataset, is_correct: np.ndarray, clusters: Clusters
+) -> dict[str, Any]:
     """Return Dataset variables over `layer` (fixed depths) and over `exit` (the oracle).
 
     Args:

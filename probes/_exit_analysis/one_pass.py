@@ -67,7 +67,7 @@ def run_exits(heads: ExitHeads, inputs: Any, targets: Tensor, batch_size: int) -
     with ExitStack() as stack:
         # Code that was compiled earlier would ignore the hooks.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        states = {name: _listen(stack, heads.root.get_submodule(name)) for name in layers}
+        states = {name: _keep_states(stack, heads.root.get_submodule(name)) for name in layers}
 
         starts = range(0, len(targets), batch_size)
         for start in tqdm(starts, unit="batch", disable=None, leave=False):
@@ -181,7 +181,7 @@ def _statistics_of_layer(chunks: Iterator[Tensor], targets: Tensor) -> tuple[Ten
     return torch.cat(numbers, dim=1), torch.cat(predictions)
 
 
-def _listen(stack: ExitStack, module: nn.Module) -> _LayerStates:
+def _keep_states(stack: ExitStack, module: nn.Module) -> _LayerStates:
     states = _LayerStates()
 
     # Clones: a layer may write to its input, and what follows it to its output.

@@ -50,7 +50,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
     bins = check_whole("bins", bins)
 
     clusters = Clusters.of(record)
-    events = _events(record)
+    events = _event_indicators(record)
     confidence = record["confidence"].values
     n_measures, n_layers, _ = confidence.shape
     sizes = {"event": len(_EVENTS), "measure": n_measures, "layer": n_layers, "bin": bins}
@@ -71,7 +71,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
         for e, happened in enumerate(events[:, layer]):
             frequency = binned.mean(happened)
             gaps = np.abs(frequency - results["mean_confidence"][m, layer])
-            area, area_se = _auroc(binned, happened > 0, clusters)
+            area, area_se = _area_under_roc(binned, happened > 0, clusters)
 
             results["frequency"][e, m, layer] = frequency
             results["frequency_se"][e, m, layer] = _bin_errors(
@@ -99,7 +99,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
     )
 
 
-def _events(record: xr.Dataset) -> np.ndarray:
+def _event_indicators(record: xr.Dataset) -> np.ndarray:
     """Return what happened, `(event, layer, token)`, as 0 and 1."""
     loss = record["cross_entropy"].values
     prediction = record["prediction"].values
@@ -139,7 +139,9 @@ class _BinnedTokens:
         return means
 
 
-def _auroc(tokens: _BinnedTokens, happened: np.ndarray, clusters: Clusters) -> tuple[float, float]:
+def _area_under_roc(
+    tokens: _BinnedTokens, happened: np.ndarray, clusters: Clusters
+) -> tuple[float, float]:
     """Return the area under the ROC curve by midranks, and its standard error over samples.
 
     A token's placement is the share of the other kind that lies below it (with the event) or above

@@ -5,7 +5,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from probes._exit_analysis.baselines import baselines, variable_attributes
+from probes._exit_analysis.baselines import baseline_variables, variable_attributes
 from probes._exit_analysis.leaving import (
     DEFAULT_THRESHOLDS,
     Clusters,
@@ -104,7 +104,7 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = DEFAULT_THRESHOLD
             exit_layer = exit_layer_of_tokens(confidence, tau, open_exits)
             counts = np.bincount(exit_layer, minlength=len(confidence))
             shares[t, m, e] = counts / len(exit_layer)
-            for name, value in tokens.evaluate(exit_layer, shares[t, m, e], costs).items():
+            for name, value in tokens.evaluate_routing(exit_layer, shares[t, m, e], costs).items():
                 routed[name][t, m, e] = value
 
     dims = ("threshold", "measure", "exit")
@@ -116,7 +116,7 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = DEFAULT_THRESHOLD
         {
             **variables,
             "left": ((*dims, "layer"), shares, {"long_name": "share of tokens that leave here"}),
-            **baselines(record, tokens.is_correct, tokens.clusters),
+            **baseline_variables(record, tokens.is_correct, tokens.clusters),
         },
         coords={
             "threshold": ("threshold", taus, {"long_name": "least confidence to leave"}),
@@ -146,7 +146,7 @@ class _RoutedTokens:
         self.fixed_accuracies = self.is_correct.mean(1)
         self.token = np.arange(self.loss.shape[1])
 
-    def evaluate(
+    def evaluate_routing(
         self, exit_layer: np.ndarray, shares: np.ndarray, costs: np.ndarray
     ) -> dict[str, float]:
         """Return one row of the result.

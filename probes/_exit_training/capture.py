@@ -65,7 +65,7 @@ def keep_everything(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def unrecorded(root: nn.Module, names: Iterable[str]) -> Iterator[None]:
+def keeping_running_statistics(root: nn.Module, names: Iterable[str]) -> Iterator[None]:
     """Let the batch norms in some of a model's modules use a batch without noting it.
 
     Their running statistics are those of the model's own pass, on which its inference rests.

@@ -121,7 +121,7 @@ def trace_forward(root: nn.Module, layers: list[str], sample: Any) -> ForwardTra
 
     for candidate in candidates:
         try:
-            forward_trace = _run(root, layers, candidate)
+            forward_trace = _run_traced(root, layers, candidate)
         except Exception as error:  # any model may fail in any way on a guessed input
             first_error = first_error or error
             continue
@@ -140,7 +140,7 @@ def first_argument(args: Any, kwargs: Any) -> Tensor | None:
     return plain if plain is not None else first_tensor(arguments)
 
 
-def _run(root: nn.Module, layers: list[str], sample: Any) -> ForwardTrace:
+def _run_traced(root: nn.Module, layers: list[str], sample: Any) -> ForwardTrace:
     forward_trace = ForwardTrace(layers)
     clock = itertools.count()
     counter = FlopCounter()

@@ -7,7 +7,12 @@ import xarray as xr
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from probes._exit_training.capture import ExitCapture, OutputHook, keep_everything, unrecorded
+from probes._exit_training.capture import (
+    ExitCapture,
+    OutputHook,
+    keep_everything,
+    keeping_running_statistics,
+)
 from probes._exit_training.head import ExitPoint
 from probes._exit_training.reports import (
     LatestLoss,
@@ -214,7 +219,10 @@ class Exits(Listener):
         assert root is not None
 
         shared_modules = self.points[name].head.modules
-        with _autocast_as_in_the_pass(root, model_logits), unrecorded(root, shared_modules):
+        with (
+            _autocast_as_in_the_pass(root, model_logits),
+            keeping_running_statistics(root, shared_modules),
+        ):
             logits = self.logits(name, hidden)
 
         if logits.shape != model_logits.shape:

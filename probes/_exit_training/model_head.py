@@ -47,7 +47,7 @@ def trace_model_head(root: nn.Module, forward_trace: ForwardTrace) -> Head:
 
 def is_same(tensor: Tensor, reference: Tensor) -> bool:
     """Tell whether two tensors come from the same operations on the same numbers."""
-    return _relative_error(tensor, reference) <= _tolerance(reference)
+    return _relative_error(tensor, reference) <= _relative_tolerance(reference)
 
 
 def _search_steps(forward_trace: ForwardTrace) -> tuple[Step, ...]:
@@ -112,7 +112,7 @@ def _best_pooling(x: Tensor, target: Tensor) -> str | None:
         except (IndexError, RuntimeError):  # not that many axes
             continue
         error = _relative_error(pooled, target)
-        if error <= _tolerance(target) and error < least_error:
+        if error <= _relative_tolerance(target) and error < least_error:
             best_name = name
             least_error = error
 
@@ -135,7 +135,7 @@ def _relative_error(tensor: Tensor, reference: Tensor) -> float:
     return math.inf if gap else 0.0
 
 
-def _tolerance(reference: Tensor) -> float:
+def _relative_tolerance(reference: Tensor) -> float:
     """Return the relative error that another order of the same operations may make.
 
     A hundred units of rounding, but at most 2 %, which bfloat16 would exceed.

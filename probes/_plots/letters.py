@@ -53,7 +53,7 @@ def spread_over_letters(exits: xr.Dataset, text: Sequence[str]) -> Letters:
         is_wrong=np.repeat(correct == 0, letters_per_token),
         token=np.repeat(np.arange(len(tokens)), letters_per_token),
         labels=[f"after {layer_names[d]}" for d in taken_depths],
-        colours=[_colour(d / deepest) for d in taken_depths],
+        colours=[_layer_colour(d / deepest) for d in taken_depths],
         has_truth=bool(np.isfinite(correct).any()),
     )
 
@@ -75,7 +75,7 @@ def _depths_and_names(exits: xr.Dataset) -> tuple[NDArray[np.int64], list[str]]:
     return depth, [f"{n} layer{'s' if n > 1 else ''}" for n in range(deepest + 1)]
 
 
-def _colour(place: float) -> str:
+def _layer_colour(place: float) -> str:
     """Return the colour of a layer, the first being at 0 and the last at 1, as `#rrggbb`."""
     if place < 0.5:
         start, end, share = _EARLY, _MIDDLE, 2 * place
