@@ -43,7 +43,7 @@ def resolve_heads(
             exit_head = _head_to_features(shared_head, root, forward_trace, name)
 
         try:
-            result = _run_without_trace(exit_head, root, hidden)
+            result = _try_head(exit_head, root, hidden)
         except Exception as error:  # the user's modules: any failure is one of fit
             message = _misfit_message(name, forward_trace, exit_head, describe_error(error))
             raise ValueError(message + failing_line(error)) from None
@@ -84,10 +84,10 @@ def _head_to_features(head: Head, root: nn.Module, forward_trace: ForwardTrace, 
     """Return a path to one feature vector per place of the model's logits, for an own head."""
     hidden = forward_trace.hidden[name]
     try:
-        features = _run_without_trace(head, root, hidden)
+        features = _try_head(head, root, hidden)
     except Exception:  # a norm of another width: the exit does without
         head = Head((), head.norm)
-        features = _run_without_trace(head, root, hidden)
+        features = _try_head(head, root, hidden)
 
     if features.dim() == forward_trace.logits.dim():
         return head
@@ -96,7 +96,7 @@ def _head_to_features(head: Head, root: nn.Module, forward_trace: ForwardTrace, 
 
 
 @torch.no_grad()
-def _run_without_trace(head: Head, root: nn.Module, hidden: Tensor) -> Tensor:
+def _try_head(head: Head, root: nn.Module, hidden: Tensor) -> Tensor:
     with evaluating(root), preserving_rng():
         return head(root, hidden)
 

@@ -219,3 +219,23 @@ def test_parts_of_the_latest_loss():
     assert parts["loss"].isnull().values.tolist() == [False, True, False]
     assert parts["weight"].values.tolist() == pytest.approx([0.7, 0, 0.3])
     assert float((parts["loss"] * parts["weight"]).sum()) == pytest.approx(total.item())
+
+
+def test_learning_rates_may_be_tensors():
+    exits = probes.attach_exits(text_model(), BLOCKS)
+    groups = exits.parameter_groups(lr=torch.tensor(0.5), factors=(1, 0.5, 0))
+    assert [float(group["lr"]) for group in groups] == [0.5, 0.25, 0.0]
+    with pytest.raises(ValueError, match="`lr`: expected a finite number of at least 0"):
+        exits.parameter_groups(lr=torch.tensor(-0.5))
+
+
+def test_a_weighting_is_tried_once_when_exits_are_attached():
+    steps = []
+
+    def weighting(layers, step):
+        steps.append(step)
+        return (1.0,) * layers
+
+    exits = probes.attach_exits(text_model(), BLOCKS, weights=weighting)
+    assert steps == [0]
+    assert exits.weights == dict.fromkeys(BLOCKS, 1.0)
