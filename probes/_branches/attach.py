@@ -8,8 +8,8 @@ from probes._branches.branches import INITS, BranchLoss, Init, InitName, Method,
 from probes._branches.potentials import POTENTIALS, LossName
 from probes._branches.probe import Probe
 from probes._branches.strength import Alpha, resolve_alpha
+from probes._model.attachment_points import find_attachment_points
 from probes._model.check_model import check_model
-from probes._model.dry_run import find_attachment_points
 from probes._model.latest_features import Calls
 from probes._model.pooling import POOL_NAMES, Pooling
 from resonance_toolkit import check_choice, check_whole, find_layers, unwrap

@@ -57,7 +57,7 @@ class _FusedLoss(torch.autograd.Function):
 
         total = features.new_zeros(())
         feature_gradients: list[Tensor] = []
-        weight_gradient: Any = None  # the sum over the row chunks so far
+        weight_gradient: Tensor | None = None  # the sum over the row chunks so far
 
         row_chunks = zip(features.split(chunk_rows), targets.split(chunk_rows), strict=True)
         for rows, row_targets in row_chunks:

@@ -12,9 +12,9 @@ from probes._branches.measure import measure
 from probes._branches.strength import Strength, adaptive_strengths, scheduled_strength
 from probes._branches.table import table_of_points
 from probes._branches.targets import check_targets, flatten_positions
+from probes._model.attachment_points import Point
 from probes._model.call_model import call_model
 from probes._model.distributed import synchronise_gradients
-from probes._model.dry_run import Point
 from probes._model.latest_features import Calls, ready_features
 from probes._model.listener import Listener
 from probes._model.never_compiled import never_compiled

@@ -1,7 +1,7 @@
 """What each layer yields, from a forward pass that computes shapes only.
 
-`find_attachment_points` is the door. Behind it `_dry_run` tries inputs until one runs: first on a
-copy of the model whose tensors have no data, and, where that is impossible, on the model itself.
+`dry_run` tries inputs until one runs: first on a copy of the model whose tensors have no data, and,
+where that is impossible, on the model itself.
 """
 
 import copy
@@ -20,29 +20,11 @@ from probes._model.call_model import call_model
 from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
-from probes._model.pooling import Pool, Pooling, resolve_pool
-from resonance_toolkit import (
-    evaluating,
-    first_tensor,
-    is_sharded,
-    logits_of,
-    preserving,
-    preserving_rng,
-)
-
-
-@dataclass(frozen=True)
-class Point:
-    """An attachment point: how its output is pooled, and what one row of features is like."""
-
-    module: nn.Module
-    pool: Pool
-    width: int
-    template: Tensor  # an empty tensor on the features' device, of their dtype
+from resonance_toolkit import evaluating, first_tensor, is_sharded, preserving, preserving_rng
 
 
 @dataclass
-class _ForwardRecord:
+class ForwardRecord:
     """What a dry run has shown."""
 
     n_samples: int
@@ -51,78 +33,16 @@ class _ForwardRecord:
     output: Any = None
 
 
-def find_attachment_points(
-    root: nn.Module, layers: dict[str, nn.Module], pool: Pooling, sample: Any, classes: int | None
-) -> tuple[dict[str, Point], int]:
-    """Find every layer's pooling and width, and the number of classes.
+def dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> ForwardRecord:
+    """Find out what some layers yield, and leave the model as it is.
 
-    Nothing is computed and nothing in the model changes: a copy without data runs in eval mode.
-    Where a model cannot be copied so, or needs real numbers (control flow that depends on data,
-    sharded parameters), it is run itself, once, on zeros or on `sample`, without gradients.
+    A copy without data runs in eval mode. Where a model cannot be copied so, or needs real numbers
+    (control flow that depends on data, sharded parameters), it is run itself, once, on zeros or on
+    `sample`, without gradients.
 
     Raises:
-        ValueError: If no input is known, or a layer does not run or yields no features.
+        ValueError: If no input runs.
     """
-    record = _dry_run(root, layers, sample)
-
-    points = {}
-    for name, module in layers.items():
-        if name not in record.layer_outputs:
-            raise ValueError(
-                f"`layers` at {name!r}: the layer never runs in eval mode, where widths are found; "
-                "choose one that does, not one for training only or one that is never called"
-            )
-        points[name] = _make_point(name, module, record, pool, root)
-
-    n_classes = classes if classes is not None else _count_classes(root, record.output)
-    return points, n_classes
-
-
-def _make_point(
-    name: str, module: nn.Module, record: _ForwardRecord, pool: Pooling, root: nn.Module
-) -> Point:
-    x = _check_layer_output(name, record, is_custom=callable(pool))
-    resolved_pool = resolve_pool(pool, x, name, module, root, record.n_patches)
-
-    features = resolved_pool(x)
-    n_samples = record.n_samples
-    if features.dim() not in (2, 3) or len(features) != n_samples:
-        raise ValueError(
-            f"`pool`: expected features ({n_samples}, width) at {name!r}, got "
-            f"{tuple(features.shape)}"
-        )
-
-    template = torch.empty(0, device=features.device, dtype=features.dtype)
-    return Point(module, resolved_pool, features.shape[-1], template)
-
-
-def _check_layer_output(name: str, record: _ForwardRecord, *, is_custom: bool) -> Tensor:
-    """Return a layer's output; what only a custom pooling understands is refused for others."""
-    x = record.layer_outputs[name]
-
-    if x is None:
-        kind = "no tensor"
-    elif x.is_nested and not is_custom:
-        kind = f"a nested {x.dtype}"
-    elif not x.is_floating_point():
-        kind = f"one of {x.dtype}"
-    else:
-        kind = ""
-    if x is None or kind:
-        raise ValueError(
-            f"`layers` at {name!r}: expected a floating tensor, the layer yields {kind}"
-        )
-
-    if not is_custom and len(x) != record.n_samples:
-        raise ValueError(
-            f"`layers` at {name!r}: expected one entry per sample first, got shape "
-            f"{tuple(x.shape)} for {record.n_samples} samples; choose an outer layer or a callable "
-            "`pool`"
-        )
-    return x
-
-
-def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _ForwardRecord:
     inputs = [sample] if sample is not None else list(likely_inputs(root))
     first_error: Exception | None = None
 
@@ -149,7 +69,7 @@ def _dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _For
 
 def _run_copy_without_data(
     root: nn.Module, layers: dict[str, nn.Module], sample: Any
-) -> _ForwardRecord:
+) -> ForwardRecord:
     """Run a copy whose tensors have no data: nothing of the user's is touched."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         # Filled by `deepcopy`: the copy of each object, by the `id` of the original.
@@ -171,8 +91,8 @@ def _without_data(sample: Any, mode: FakeTensorMode) -> Any:
     return tree_map(lambda x: mode.from_tensor(x) if isinstance(x, Tensor) else x, sample)
 
 
-def _run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> _ForwardRecord:
-    record = _ForwardRecord(_count_samples(sample))
+def _run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> ForwardRecord:
+    record = ForwardRecord(_count_samples(sample))
 
     def record_output(name: str, _: nn.Module, __: Any, output: Any) -> None:
         record.layer_outputs[name] = first_tensor(output)
@@ -218,20 +138,3 @@ def _count_samples(sample: Any) -> int:
     # one image per sample.
     arguments = sample.values() if isinstance(sample, Mapping) else sample
     return len(next(iter(arguments)))
-
-
-def _count_classes(root: nn.Module, output: Any) -> int:
-    if getattr(root, "num_classes", None) == 0:
-        raise ValueError("`classes`: the model has no classifier (num_classes=0); give a number")
-
-    try:
-        logits = logits_of(output)
-    except ValueError:
-        raise ValueError(
-            f"`classes`: cannot tell from an output of type {type(output).__name__}; give a number"
-        ) from None
-
-    if logits.dim() != 2:
-        shape = tuple(logits.shape)
-        raise ValueError(f"`classes`: cannot tell from an output of shape {shape}; give a number")
-    return int(logits.shape[1])
