@@ -35,9 +35,10 @@ def exits(
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
-        data: Pairs (inputs, targets): `(x, y)` tensors, a Dataset, a DataLoader, a list of batches.
-            Targets are the right class for each place of the logits, `(sample,)` or, already
-            shifted, `(sample, token)`; -100 does not count.
+        data: Pairs (inputs, targets), or mappings with `labels`, in any form that `resonance.take`
+            knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
+            right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
+            token)`; -100 does not count. Batches of texts may differ in length.
         layers: Names or patterns in forward order, the model's last layer last.
         thresholds: Least confidences to leave, shape `(threshold,)`.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model

@@ -26,9 +26,13 @@ from probes._exit_analysis.token_statistics import (
 )
 from probes._exit_training.forward_trace import first_argument
 from probes._exit_training.model_head import is_same
-from probes._exit_training.targets import IGNORED, check_exit_targets, exit_logits
-from probes._model.call_model import call_model
-from resonance_toolkit import first_tensor
+from probes._exit_training.targets import check_exit_targets, exit_logits
+from resonance_toolkit import IGNORED_TARGET, Batches, call_model, first_tensor
+
+# By default a batch is as large as both allow; so many logits of the model itself are 64 MB in
+# float32.
+_LOGITS_PER_BATCH = 2**24
+_SAMPLES_PER_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -51,17 +55,24 @@ class _LayerStates:
     after: Tensor | None = None
 
 
-def run_exits(heads: ExitHeads, inputs: Any, targets: Tensor, batch_size: int) -> TokenRecords:
+def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> TokenRecords:
     """Run the model, some samples at a time, and keep a few numbers of every token.
 
+    Args:
+        heads: The model and its exits.
+        pieces: All data as pairs `(inputs, targets)`, in one piece for each shape of samples.
+        batch_size: Samples run together; as many as memory for logits allows if None.
+
     Raises:
+        TypeError: If targets are no tensors.
         ValueError: If the targets do not fit.
     """
     layers = heads.layers
     last_layer = layers[-1]
     by_token = heads.work_by_token()
 
-    records = _empty_records(len(layers), int((targets != IGNORED).sum()))
+    records = _empty_records(len(layers), _count_tokens(pieces))
+    batches = _cut_batches(pieces, heads, batch_size)
     n_recorded = 0
 
     with ExitStack() as stack:
@@ -69,20 +80,21 @@ def run_exits(heads: ExitHeads, inputs: Any, targets: Tensor, batch_size: int) -
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         states = {name: _keep_states(stack, heads.root.get_submodule(name)) for name in layers}
 
-        starts = range(0, len(targets), batch_size)
-        for start in tqdm(starts, unit="batch", disable=None, leave=False):
-            batch_inputs = slice_samples(inputs, start, start + batch_size)
-            batch_targets = targets[start : start + batch_size]
+        first_sample = 0
+        for inputs, targets in tqdm(batches, unit="batch", disable=None, leave=False):
+            logits = exit_logits(call_model(heads.root, inputs))
 
-            logits = exit_logits(call_model(heads.root, batch_inputs))
-            _check_batch_targets(batch_targets, logits)
+            # A batch in which nothing counts is fine as long as another one has something.
+            if bool((targets != IGNORED_TARGET).any()):
+                check_exit_targets(targets.cpu(), logits)
             if not heads.has_tokens and last_layer in heads.functions:
                 _check_same_path(heads.functions[last_layer], states[last_layer].after, logits)
 
-            batch = _record_batch(states, heads, logits, batch_targets, start, by_token=by_token)
+            batch = _record_batch(states, heads, logits, targets, first_sample, by_token=by_token)
             n_tokens = len(batch.target)
             _copy_into(records, batch, slice(n_recorded, n_recorded + n_tokens))
             n_recorded += n_tokens
+            first_sample += len(targets)
 
             del logits  # before the next pass makes another as large
 
@@ -90,14 +102,43 @@ def run_exits(heads: ExitHeads, inputs: Any, targets: Tensor, batch_size: int) -
 
 
 def slice_samples(inputs: Any, start: int, stop: int) -> Any:
-    """Return some samples of inputs, however nested."""
-    return tree_map(lambda leaf: leaf[start:stop], inputs)
+    """Return some samples of inputs, however nested; what has no samples stays as it is."""
+
+    def slice_leaf(leaf: Any) -> Any:
+        return leaf[start:stop] if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    return tree_map(slice_leaf, inputs)
+
+
+def _count_tokens(pieces: Batches) -> int:
+    for _, targets in pieces:
+        if not isinstance(targets, Tensor):
+            raise TypeError(
+                "`data`: expected class indices as targets, got a "
+                f"{type(targets).__name__} instead of a tensor"
+            )
+        if targets.is_floating_point():
+            raise ValueError("`data`: expected class indices as targets, got floating numbers")
+    return sum(int((targets != IGNORED_TARGET).sum()) for _, targets in pieces)
+
+
+def _cut_batches(pieces: Batches, heads: ExitHeads, batch_size: int | None) -> Batches:
+    """Cut the pieces into batches that are run together; these are views, not copies."""
+    n_classes = heads.forward_trace.logits.shape[-1]
+    batches = []
+    for inputs, targets in pieces:
+        logits_per_sample = max(1, targets[0].numel() * n_classes)
+        step = batch_size or max(1, min(_SAMPLES_PER_BATCH, _LOGITS_PER_BATCH // logits_per_sample))
+        for start in range(0, len(targets), step):
+            stop = start + step
+            batches.append((slice_samples(inputs, start, stop), targets[start:stop]))
+    return batches
 
 
 def _empty_records(n_layers: int, n_tokens: int) -> TokenRecords:
     """Make the arrays for all tokens: filled batch by batch, nothing is held twice."""
     if not n_tokens:
-        raise ValueError(f"`data`: expected targets that count, all are {IGNORED}")
+        raise ValueError(f"`data`: expected targets that count, all are {IGNORED_TARGET}")
 
     return TokenRecords(
         loss=np.empty((n_layers, n_tokens)),
@@ -123,7 +164,7 @@ def _record_batch(
     *,
     by_token: bool,
 ) -> TokenRecords:
-    is_counted = targets != IGNORED
+    is_counted = targets != IGNORED_TARGET
     counted_targets = targets[is_counted].long()
     n_classes = model_logits.shape[-1]
 
@@ -209,12 +250,3 @@ def _check_same_path(head: HeadFunction, hidden: Tensor | None, logits: Tensor) 
 
 def _unchanged(logits: Tensor) -> Tensor:
     return logits
-
-
-def _check_batch_targets(targets: Tensor, logits: Tensor) -> None:
-    if isinstance(targets, Tensor) and targets.is_floating_point():
-        raise ValueError("`data`: expected class indices as targets, got floating numbers")
-
-    # A batch in which nothing counts is fine as long as another one has something.
-    if not bool((targets == IGNORED).all()):
-        check_exit_targets(targets.cpu(), logits)

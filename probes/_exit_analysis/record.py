@@ -31,11 +31,6 @@ from resonance_toolkit import (
     unwrap,
 )
 
-# By default a batch is as large as both allow; so many logits of the model itself are 64 MB in
-# float32.
-_LOGITS_PER_BATCH = 2**24
-_SAMPLES_PER_BATCH = 256
-
 
 @torch.no_grad()
 def record_exits(
@@ -59,9 +54,10 @@ def record_exits(
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
-        data: Pairs (inputs, targets) in any form that `resonance.take` knows: `(x, y)` tensors, a
-            Dataset, a DataLoader, a list of batches. Targets are the right class for each place of
-            the logits, `(sample,)` or, already shifted, `(sample, token)`; -100 does not count.
+        data: Pairs (inputs, targets), or mappings with `labels`, in any form that `resonance.take`
+            knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
+            right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
+            token)`; -100 does not count. Batches of texts may differ in length.
         layers: Names or patterns in forward order, the model's last layer last.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
             was trained with.
@@ -79,11 +75,13 @@ def record_exits(
         token)`, from 0 to 1: `max softmax`; `margin`, its distance to the second largest
         probability; `entropy`, 1 - entropy / ln(classes); `cosine` of the layer's input and output
         (negative: 0; NaN where shapes differ); `patience`, the share of the listed layers that
-        agree in a row up to this one. `flops (layer)` of one sample until the layer's end, and
-        `head_flops (layer)` from there to logits. Coordinates say each token's `sample`, `position`
-        and `target`, and each layer's `depth`. The attribute `n_samples` counts the samples.
+        agree in a row up to this one. `flops (layer)` of the first sample until the layer's end,
+        and `head_flops (layer)` from there to logits. Coordinates say each token's `sample`,
+        `position` and `target`, and each layer's `depth`. The attribute `n_samples` counts the
+        samples.
 
     Raises:
+        TypeError: If targets are no tensors.
         ValueError: If an argument does not fit, or there are no data.
 
     Examples:
@@ -102,11 +100,13 @@ def record_exits(
             f"`layers`: expected an exit and the last layer at least, got {layer_names}"
         )
 
-    # All in one batch: how many fit into memory together is known only after the trace.
-    ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=None)
-    root = unwrap(model)
+    # Not yet in batches: how many samples fit into memory is known only after the trace.
+    pieces = take(data, samples, seed, model=model, batch_size=None)
+    first_sample = slice_samples(pieces[0][0], 0, 1)
+
     # One sample, so that operations are counted per sample.
-    forward_trace = trace_forward(root, layer_names, slice_samples(inputs, 0, 1))
+    root = unwrap(model)
+    forward_trace = trace_forward(root, layer_names, first_sample)
     _check_samples_first(forward_trace)
     if depths is None:
         relative_depths = forward_trace.relative_depths()
@@ -114,15 +114,12 @@ def record_exits(
         relative_depths = _check_depths(depths, layer_names)
 
     heads, head_description = resolve_exit_heads(root, forward_trace, head, norm)
-    if batch_size is None:
-        logits_per_sample = forward_trace.logits[0].numel()
-        batch_size = max(1, min(_SAMPLES_PER_BATCH, _LOGITS_PER_BATCH // logits_per_sample))
 
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     values = not is_sharded(root)
     with preserving(model, values=values), evaluating(model), resharding(root):
         head_flops = count_head_flops(heads)
-        records = run_exits(heads, inputs, targets, batch_size)
+        records = run_exits(heads, pieces, batch_size)
 
     dataset = _as_dataset(records, heads, head_flops, relative_depths)
     return dataset.assign_attrs(
@@ -132,7 +129,7 @@ def record_exits(
             head=head_description,
             loss="cross_entropy",
             classes=forward_trace.logits.shape[-1],
-            n_samples=len(targets),
+            n_samples=sum(len(targets) for _, targets in pieces),
             seed=seed,
         )
     )

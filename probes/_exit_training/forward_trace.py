@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from probes._exit_training.flops import FlopCounter
 from probes._exit_training.targets import exit_logits
-from probes._model.call_model import call_model
 from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from resonance_toolkit import (
+    call_model,
     device_of,
     evaluating,
     find_layers,
@@ -116,7 +116,9 @@ def trace_forward(root: nn.Module, layers: list[str], sample: Any) -> ForwardTra
     Raises:
         ValueError: If a layer does not run just once, or not in the order given, or the pass fails.
     """
-    candidates = list(_guess_inputs(root)) if sample is None else [sample]
+    # A list of arguments is meant as a tuple of them.
+    user_sample = tuple(sample) if isinstance(sample, list) else sample
+    candidates = list(_guess_inputs(root)) if sample is None else [user_sample]
     first_error: Exception | None = None
 
     for candidate in candidates:

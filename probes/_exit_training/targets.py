@@ -9,9 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from resonance_toolkit import dtype_name, logits_of
-
-IGNORED = -100  # as in torch and transformers: a target that does not count
+from resonance_toolkit import IGNORED_TARGET, dtype_name, logits_of
 
 
 def exit_logits(output: Any) -> Tensor:
@@ -61,16 +59,16 @@ def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
 
 
 def _check_class_indices(targets: Tensor, n_classes: int) -> None:
-    counting = targets[targets != IGNORED]
+    counting = targets[targets != IGNORED_TARGET]
     if not len(counting):
-        raise ValueError(f"`targets`: expected one that counts, all are {IGNORED}")
+        raise ValueError(f"`targets`: expected one that counts, all are {IGNORED_TARGET}")
 
     lowest = int(counting.min())
     highest = int(counting.max())
     if lowest < 0 or highest >= n_classes:
         raise ValueError(
-            f"`targets`: expected indices 0 to {n_classes - 1} (or {IGNORED}, which does not "
-            f"count), got {lowest} to {highest}"
+            f"`targets`: expected indices 0 to {n_classes - 1} (or {IGNORED_TARGET}, which does "
+            f"not count), got {lowest} to {highest}"
         )
 
 
@@ -82,4 +80,5 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
     if targets.is_floating_point():
         return F.cross_entropy(rows, targets.to(rows))
-    return F.cross_entropy(rows, targets.to(rows.device).long().flatten(), ignore_index=IGNORED)
+    indices = targets.to(rows.device).long().flatten()
+    return F.cross_entropy(rows, indices, ignore_index=IGNORED_TARGET)

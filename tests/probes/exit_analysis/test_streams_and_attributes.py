@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 
 import probes
 from tests.helpers.decoders import Averager
-from tests.helpers.exit_models import BLOCKS, sharpened, text, text_model
+from tests.helpers.exit_models import BLOCKS, gpt2, sharpened, text, text_model
 
 
 class Stream(IterableDataset):
@@ -47,6 +47,43 @@ def test_a_stream_that_ends_is_taken_whole():
     expected = probes.exits(model, (ids, y), BLOCKS, thresholds=[0.3, 0.6])
     xr.testing.assert_identical(analysis, expected)
     assert analysis.attrs["n_samples"] == 7
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_batches_of_unequal_length_are_recorded_as_if_each_came_alone(batch_size):
+    model, short, long = sharpened(), text(samples=3, tokens=4), text(samples=5, tokens=9, seed=1)
+
+    record = probes.record_exits(model, [short, long], BLOCKS, batch_size=batch_size)
+
+    alone = [probes.record_exits(model, data, BLOCKS) for data in (short, long)]
+    for name in ("cross_entropy", "prediction", "confidence", "position", "target"):
+        expected = np.concatenate([part[name].values for part in alone], axis=-1)
+        np.testing.assert_allclose(record[name], expected, rtol=1e-12)
+    samples = np.repeat(range(8), [4] * 3 + [9] * 5)
+    np.testing.assert_array_equal(record["sample"], samples)
+    assert record.attrs["n_samples"] == 8
+
+
+def test_a_mapping_with_labels_and_a_flag_is_understood():
+    model, (ids, y) = gpt2(), text(samples=5)
+    whole_text = torch.cat([ids, y[:, -1:]], 1)
+    layers = "transformer.h.*"
+
+    batch = {"input_ids": whole_text, "labels": whole_text, "use_cache": False}
+    record = probes.record_exits(model, batch, layers)
+
+    # Its own loss compares each position with the next label, so that the last one has none.
+    expected = probes.record_exits(model, (ids, y), layers)
+    np.testing.assert_array_equal(record["target"], expected["target"])
+    np.testing.assert_allclose(record["cross_entropy"], expected["cross_entropy"], rtol=1e-4)
+
+
+def test_targets_that_are_no_tensor_are_refused():
+    ids, y = text()
+    with pytest.raises(TypeError, match="expected class indices as targets, got a dict"):
+        probes.record_exits(text_model(), [(ids, {"y": y})], BLOCKS)
+    with pytest.raises(ValueError, match="got floating numbers"):
+        probes.record_exits(text_model(), (ids, y.double()), BLOCKS)
 
 
 def results_of_exits():

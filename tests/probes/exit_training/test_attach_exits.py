@@ -222,7 +222,8 @@ def test_parts_of_the_latest_loss():
 
 
 def test_learning_rates_may_be_tensors():
-    exits = probes.attach_exits(text_model(), BLOCKS)
+    model = text_model()
+    exits = probes.attach_exits(model, BLOCKS)
     groups = exits.parameter_groups(lr=torch.tensor(0.5), factors=(1, 0.5, 0))
     assert [float(group["lr"]) for group in groups] == [0.5, 0.25, 0.0]
     with pytest.raises(ValueError, match="`lr`: expected a finite number of at least 0"):

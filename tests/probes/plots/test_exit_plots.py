@@ -2,6 +2,8 @@
 
 import html
 import re
+import subprocess
+import sys
 
 import matplotlib as mpl
 import numpy as np
