@@ -112,7 +112,27 @@ def generate(
             is sharded.
 
     Examples:
-        See `examples/early_exit.py`.
+        >>> class Layer(nn.Module):  # changes nothing
+        ...     def project(self, x, positions):
+        ...         return (x,)
+        ...
+        ...     def attend(self, x, positions, keys):
+        ...         return x
+        >>> class Counter(nn.Module):  # is sure that each number is followed by the next
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layers = nn.ModuleList([Layer(), Layer()])
+        ...
+        ...     def embed(self, ids, positions):
+        ...         return 9 * nn.functional.one_hot(ids + 1, 5).float()
+        ...
+        ...     def head(self, hidden):
+        ...         return hidden
+        >>> text = generate(Counter(), torch.tensor([0]), 4, layers="layers.0", threshold=0.9)
+        >>> text["token"].values, text["depth"].values
+        (array([[1, 2, 3, 4]]), array([[1, 1, 1, 1]]))
+
+        `examples/early_exit.py` has a transformer that can be decoded so.
     """
     decoder = as_decodable(unwrap(model))
     tokens = check_whole("tokens", tokens)

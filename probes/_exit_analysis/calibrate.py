@@ -68,6 +68,16 @@ def calibrate_exits(
 
     Raises:
         ValueError: If not one target is given, or a number does not fit.
+
+    Examples:
+        >>> import torch
+        >>> from probes import record_exits
+        >>> model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        >>> data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> record = record_exits(model, data, ["0", "1"])
+        >>> thresholds = calibrate_exits(record, exit_rate=0.4)  # two of five
+        >>> thresholds["exit_rate"].sel(measure="entropy", exit="0").item()
+        0.4
     """
     check_record(record)
     target = check_target(exit_rate, agreement, increase, delta)

@@ -45,6 +45,18 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
 
     Raises:
         ValueError: If `bins` is below 1.
+
+    Examples:
+        >>> import torch
+        >>> from probes import record_exits
+        >>> model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        >>> data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> record = record_exits(model, data, ["0", "1"])
+        >>> reliability = exit_reliability(record, bins=1)  # all tokens in one bin
+        >>> reliability["share"].sel(measure="margin").values.ravel()
+        array([1., 1.])
+        >>> reliability["frequency"].sel(event="agrees", measure="margin", layer="1").values
+        array([1.])
     """
     check_record(record)
     bins = check_whole("bins", bins)

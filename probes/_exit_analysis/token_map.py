@@ -43,6 +43,15 @@ def exit_map(
 
     Raises:
         ValueError: If an argument is unknown or NaN.
+
+    Examples:
+        >>> import torch
+        >>> from probes import record_exits
+        >>> model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        >>> data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> record = record_exits(model, data, ["0", "1"])
+        >>> exit_map(record, 0)["left_at"].values  # any confidence will do
+        array([0, 0, 0, 0, 0])
     """
     check_record(record)
     sets_of_exits = exit_sets(record)
