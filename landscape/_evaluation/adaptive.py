@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from landscape._evaluation.interpolate import interpolate
+from landscape._evaluation.interpolate import Kernel, interpolate
+from landscape._evaluation.point import limiting_threads
 from landscape._evaluation.points import Run
 from landscape._evaluation.problem import Problem
 
@@ -93,14 +94,14 @@ class Adaptive:
             if not np.isfinite(losses).all():
                 break
 
-            surface = interpolate(places[evaluated], losses, places)
+            surface = _interpolate(places[evaluated], losses, places)
             estimate = _estimate_error(run, evaluated, surface, places, misses)
             if estimate <= self.tolerance:
                 return _interpolate_table(run, evaluated, places, value_names), estimate
             if len(evaluated) >= _PATIENCE and estimate > _HOPELESS * self.tolerance:
                 break
 
-            rough_surface = interpolate(
+            rough_surface = _interpolate(
                 places[evaluated], losses, places, kernel="thin_plate_spline"
             )
             doubt = np.abs(surface - rough_surface)
@@ -120,6 +121,13 @@ def _places(shape: tuple[int, int]) -> Array:
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
+def _interpolate(points: Array, values: Array, places: Array, kernel: Kernel = "quintic") -> Array:
+    # On one thread: how many evaluate points is chosen by a clock, and sums of several threads are
+    # rounded otherwise, while the same inputs must give the same surface.
+    with limiting_threads(1):
+        return interpolate(points, values, places, kernel)
+
+
 def _first_points(shape: tuple[int, int]) -> Indices:
     rows, columns = (
         np.unique(np.round(np.linspace(0, n - 1, min(_START, n))).astype(int)) for n in shape
@@ -136,7 +144,7 @@ def _estimate_error(
 ) -> float:
     # How much the last 40 per cent of the points have changed the surface.
     early = evaluated[: int(0.6 * len(evaluated))]
-    early_surface = interpolate(places[early], run.table[early, 0], places)
+    early_surface = _interpolate(places[early], run.table[early, 0], places)
     change = np.abs(surface - early_surface).max()
 
     # How far off the surface was at the points of the last two rounds, before it knew them.
@@ -176,16 +184,16 @@ def _interpolate_table(
 
     smooth_values = run.table[evaluated][:, [loss, error]]
     if np.isnan(smooth_values[:, 1]).any():
-        table[:, loss] = interpolate(places[evaluated], smooth_values[:, 0], places)
+        table[:, loss] = _interpolate(places[evaluated], smooth_values[:, 0], places)
     else:
-        table[:, [loss, error]] = interpolate(places[evaluated], smooth_values, places)
+        table[:, [loss, error]] = _interpolate(places[evaluated], smooth_values, places)
         table[:, error] = np.maximum(table[:, error], 0)
 
     margins = run.table[evaluated, len(value_names) :]
     if margins.shape[1] and np.isfinite(margins).all():
-        table[:, accuracy] = (interpolate(places[evaluated], margins, places) > 0).mean(1)
+        table[:, accuracy] = (_interpolate(places[evaluated], margins, places) > 0).mean(1)
     elif not np.isnan(run.table[evaluated, accuracy]).any():
-        rough_accuracy = interpolate(places[evaluated], run.table[evaluated, accuracy], places)
+        rough_accuracy = _interpolate(places[evaluated], run.table[evaluated, accuracy], places)
         table[:, accuracy] = np.clip(rough_accuracy, 0, 1)
 
     # What was evaluated stays as it is, metrics included.

@@ -50,7 +50,7 @@ def point_evaluator(problem: Problem, plan: Plan) -> Iterator[Callable[[Point], 
     model = measurement.model
 
     with ExitStack() as stack:
-        stack.enter_context(_limiting_threads(plan.threads))
+        stack.enter_context(limiting_threads(plan.threads))
         stack.enter_context(preserving(model, values=False))
         stack.enter_context(evaluating(model))
         stack.enter_context(torch.no_grad())
@@ -152,7 +152,8 @@ def _recompute_statistics(model: nn.Module, batches: Batches) -> None:
 
 
 @contextmanager
-def _limiting_threads(count: int | None) -> Iterator[None]:
+def limiting_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads; None leaves their number alone."""
     before = torch.get_num_threads()
     try:
         if count is not None:
