@@ -109,6 +109,7 @@ def curvature(
     curvature_matrix = curvature_of(model, request)
     template = start_vector(curvature_matrix)
 
+    # The trace takes over the Lanczos basis of the eigenvalues: their products serve twice.
     with preserving_rng(), matrix_vector_product(curvature_matrix) as product:
         effort = Effort(tolerance, max_products, seed)
         ritz = extreme_eigenvalues(product, template, k, effort)

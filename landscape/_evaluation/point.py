@@ -54,6 +54,8 @@ def point_evaluator(problem: Problem, plan: Plan) -> Iterator[Callable[[Point], 
         stack.enter_context(preserving(model, values=False))
         stack.enter_context(evaluating(model))
         stack.enter_context(torch.no_grad())
+
+        # Recomputed statistics, or a model that counts its calls, write to buffers.
         stack.enter_context(restoring(dict(model.named_buffers())))
 
         # A closure calls the model itself: its last output tells the accuracy.
@@ -124,6 +126,7 @@ def _measure(
                 value = evaluate_on_batch(metric, kind, model, batch, outputs)
                 metric_means[name].add(value, n_samples)
 
+    # In the order of `Problem.value_names`; margins, if any, come last.
     row = [losses.mean(), losses.standard_error(), accuracy.mean()]
     for name, (kind, metric) in objective.metrics.items():
         is_of_model = kind == "model"

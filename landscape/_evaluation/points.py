@@ -94,6 +94,7 @@ def evaluate(
         executor: Takes pieces; None works in this process, point by point.
         strategy: Which points to evaluate; all by default.
     """
+    # Margins only after calibration, which compares values and has no use for them.
     plan = calibrate(problem, points)
     if strategy.needs_margins(problem):
         plan = replace(plan, record_margins=True)
@@ -147,6 +148,8 @@ class Run:
 
         self.table = np.full((len(points), n_values), np.nan)
         self.done: NDArray[np.bool_] = np.zeros(len(points), bool)
+
+        # The checkpoint's own arrays, not copies: saving writes whatever is filled in here.
         if checkpoint is not None:
             self.table = checkpoint.table
             self.done = checkpoint.done

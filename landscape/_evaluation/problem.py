@@ -154,6 +154,8 @@ def identify(problem: Problem, *, draws_random_numbers: bool) -> dict[str, Any]:
     """What must be the same for two runs to give the same values."""
     measurement = problem.measurement
     model = measurement.model
+
+    # What moves may lie outside of the model: tensors of `extra`.
     tensors = [*model.parameters(), *model.buffers(), *problem.tensors.values()]
 
     return {

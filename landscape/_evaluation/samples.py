@@ -35,6 +35,7 @@ def fixed_samples(
     """Draw the samples once, on the model's device; refuse data that change between passes."""
     batches = take(data, samples, seed, model=model)
 
+    # Tensors and lists cannot change; a dataset may augment, a loader may shuffle.
     if not isinstance(data, list | tuple):
         first, second = (fingerprint(take(data, _COMPARED_SAMPLES, seed)) for _ in range(2))
         refuse_changes(first, second)
@@ -89,6 +90,7 @@ def cut_into_batches(
         budget = _WORKING_SET if device_of(model).type == "cpu" else 64 * _WORKING_SET
         batch_size = max(8, budget // max(_largest_activation(model, inputs), 1))
 
+    # Equal to within one sample, rather than full batches and a small last one.
     n_batches = math.ceil(n_samples / batch_size)
     edges = [n_samples * i // n_batches for i in range(n_batches + 1)]
     return [slice_samples((inputs, targets), begin, end) for begin, end in pairwise(edges)]
