@@ -3,7 +3,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from nudging._credits.direct_feedback import DirectFeedback
+from nudging._credits.feedback_matrices import DirectFeedback
 from nudging._credits.positions import spread_rows
 from nudging._replay.state import State
 

@@ -5,7 +5,7 @@ import xarray as xr
 from torch import Tensor
 
 from nudging._credits.credit_bridge import CreditBridge
-from nudging._credits.direct_feedback import DirectFeedback
+from nudging._credits.feedback_matrices import DirectFeedback
 from nudging._credits.feedback import Feedback
 from nudging._credits.state_bridge import StateBridge
 from nudging._replay.state import State

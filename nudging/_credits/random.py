@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nudging._measures.batches import check_whole
-from nudging._measures.draws import draws
+from nudging._replay.draws import draws
 from nudging._replay.state import State
 
 

@@ -16,7 +16,7 @@ from nudging._measures.batches import (
     check_whole,
     observing,
 )
-from nudging._measures.draws import draws
+from nudging._replay.draws import draws
 from nudging._measures.numbers import Array, attributes, dataset, joined, layers
 from nudging._replay.losses import Loss
 from resonance_toolkit import AtMost

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from nudging._replay.losses import Loss, losses_of
 from nudging._replay.replay import Recorder, Replayer, Through, copied, intercepting
-from nudging._replay.uncheckpointed import uncheckpointed
+from nudging._replay.run import uncheckpointed
 from resonance_toolkit import device_of, evaluating, preserving_rng
 
 Replace = Callable[[Tensor], Tensor | None]

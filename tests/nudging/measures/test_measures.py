@@ -125,7 +125,7 @@ def test_correlation_is_pearsons_of_full_passes_with_a_hook():
     state = nudging.observe(model, x, y, "blocks.*")
     for name, hidden in state.hidden.items():
         # The first five directions of each sample are those of five credits drawn with its seed.
-        from nudging._measures.draws import draws
+        from nudging._replay.draws import draws
 
         directions = draws(state, name, 4)
         pairs = []
