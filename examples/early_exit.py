@@ -11,8 +11,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from lab.data import text
-from lab.data.images import text_report
+from lab.data import text, text_report
 from lab.results.report import SCALES, at_least_one, publish
 from lab.studies import exit_study
 from lab.studies.exit_figures import draw_details, draw_tradeoffs

@@ -9,14 +9,15 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
         >>> all_modules(model) == list(model.modules())
         True
     """
-    found: dict[nn.Module, None] = {}
+    visited: dict[nn.Module, None] = {}
+    pending = [model]
 
-    def visit(module: nn.Module) -> None:
-        if module not in found:
-            found[module] = None
-            for child in module._modules.values():
-                if child is not None:
-                    visit(child)
+    # A stack instead of a recursive closure, which would keep the model alive in a cycle.
+    while pending:
+        module = pending.pop()
+        if module in visited:
+            continue
+        visited[module] = None
+        pending.extend(child for child in reversed(module._modules.values()) if child is not None)
 
-    visit(model)
-    return list(found)
+    return list(visited)

@@ -19,16 +19,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         (True, True, False)
     """
     # Not `model.train()`: the caller may keep some layers in eval on purpose.
-    modes = {module: module.training for module in all_modules(model)}
+    training_modes = {module: module.training for module in all_modules(model)}
+
     try:
-        if any(modes.values()):
+        if any(training_modes.values()):
             model.eval()
         yield
     finally:
-        for module, mode in modes.items():
-            # A module may do more than set a flag when its mode changes (merge weights, say).
-            if type(module).train is not nn.Module.train and module.training != mode:
-                module.train(mode)
-        for module, mode in modes.items():
-            if module.training != mode:
-                module.training = mode
+        # A module may do more than set a flag when its mode changes (merge weights, say).
+        for module, was_training in training_modes.items():
+            has_own_switch = type(module).train is not nn.Module.train
+            if has_own_switch and module.training != was_training:
+                module.train(was_training)
+
+        # Such a switch reaches the modules inside, too: each gets its own mode back afterwards.
+        for module, was_training in training_modes.items():
+            if module.training != was_training:
+                module.training = was_training

@@ -1,6 +1,9 @@
+"""Layers by name: shell patterns over dotted names, whatever wrappers are around the model."""
+
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from torch import nn
 
@@ -16,8 +19,21 @@ _WRAPPERS = {
     "OffloadWrapper": "_checkpoint_wrapped_module",
 }
 
+# How many names an error lists after the closest ones: all of a large model would fill a terminal.
+_LISTED_NAMES = 10
 
-def find_layers(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Module]:
+
+class _NamedModule(NamedTuple):
+    """A module, its name without wrappers, and the name that `named_modules()` gives it."""
+
+    name: str
+    wrapped_name: str
+    module: nn.Module
+
+
+def find_layers(
+    model: nn.Module, patterns: str | Sequence[str], *, argument: str = "layers"
+) -> dict[str, nn.Module]:
     """Find the layers that shell patterns name, in order of definition.
 
     A star stays within one level, as in a shell (`"blocks.*"` is every block, not what is inside
@@ -27,12 +43,13 @@ def find_layers(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn
     Args:
         model: Any module, wrapped or not.
         patterns: One or more names or patterns, such as `"layer[1-4]"`.
+        argument: What the user calls `patterns`, for the error.
 
     Returns:
         Modules by dotted name, as `named_modules()` of the unwrapped model spells it.
 
     Raises:
-        ValueError: If a pattern matches nothing; the text has the closest names and all layers.
+        ValueError: If a pattern matches nothing; the text has the closest names and some others.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 1)))
@@ -41,16 +58,21 @@ def find_layers(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn
     """
     spellings: dict[str, set[str]] = {}
     modules: dict[str, nn.Module] = {}
-    for name, raw, module in _walk(model):
-        if raw != name:
-            spellings.setdefault(name, {name}).add(raw)
-        modules[name] = module  # innermost last: a checkpoint wrapper gives way to its layer
+
+    # Wrappers come before what they hold, so that the innermost module keeps the name.
+    for name, wrapped_name, module in _walk(model):
+        if wrapped_name != name:
+            spellings.setdefault(name, {name}).add(wrapped_name)
+        modules[name] = module
     modules.pop("", None)
-    chosen = select(modules, patterns, argument="layers", spellings=spellings)
-    found: dict[int, str] = {}
-    for name in chosen:
-        found.setdefault(id(modules[name]), name)  # a module under two names is one layer
-    return {name: modules[name] for name in found.values()}
+
+    names = select(modules, patterns, argument=argument, spellings=spellings)
+
+    # A module under two names is one layer.
+    first_names: dict[int, str] = {}
+    for name in names:
+        first_names.setdefault(id(modules[name]), name)
+    return {name: modules[name] for name in first_names.values()}
 
 
 def select(
@@ -58,7 +80,7 @@ def select(
     patterns: str | Sequence[str],
     *,
     argument: str,
-    spellings: dict[str, set[str]] | None = None,
+    spellings: Mapping[str, set[str]] | None = None,
 ) -> list[str]:
     """Pick the names that match any shell pattern, in their own order.
 
@@ -75,24 +97,27 @@ def select(
         >>> select(["a.weight", "a.bias", "b.c.bias"], "**.bias", argument="over")
         ['a.bias', 'b.c.bias']
     """
-    known = list(names)
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    if not wanted or not all(isinstance(p, str) for p in wanted):
+    all_names = list(names)
+    pattern_list = [patterns] if isinstance(patterns, str) else list(patterns)
+
+    if not pattern_list or not all(isinstance(pattern, str) for pattern in pattern_list):
         raise ValueError(f"`{argument}`: expected one or more names or patterns, got {patterns!r}")
-    if wanted == ["**"] and known:
-        return known
+    if pattern_list == ["**"] and all_names:
+        return all_names
+
     chosen: set[str] = set()
-    for pattern in wanted:
-        hits = {
+    for pattern in pattern_list:
+        matches = {
             name
-            for name in known
+            for name in all_names
             if pattern in (name, "**")
-            or any(_matches(way, pattern) for way in (spellings or {}).get(name, {name}))
+            or any(_matches(spelling, pattern) for spelling in (spellings or {}).get(name, {name}))
         }
-        if not hits:
-            raise ValueError(_unknown(pattern, known, argument))
-        chosen |= hits
-    return [name for name in known if name in chosen]
+        if not matches:
+            raise ValueError(_unknown_name(pattern, all_names, argument))
+        chosen |= matches
+
+    return [name for name in all_names if name in chosen]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -104,40 +129,53 @@ def unwrap(model: nn.Module) -> nn.Module:
         >>> unwrap(torch.compile(layer)) is layer
         True
     """
-    inner = _inner(model)
-    while inner is not None:
-        model = inner[1]
-        inner = _inner(model)
+    attribute = _wrapping_attribute(model)
+    while attribute is not None:
+        model = getattr(model, attribute)
+        attribute = _wrapping_attribute(model)
     return model
 
 
-def _inner(module: nn.Module) -> tuple[str, nn.Module] | None:
+def _wrapping_attribute(module: nn.Module) -> str | None:
+    """Return under which attribute a wrapper holds its module; None if it is no wrapper."""
     if not module._modules:
         return None
-    for cls in type(module).__mro__:
-        attribute = _WRAPPERS.get(cls.__name__)
-        if attribute and cls.__module__.startswith("torch.") and attribute in module._modules:
-            return attribute, getattr(module, attribute)
+
+    for base in type(module).__mro__:
+        attribute = _WRAPPERS.get(base.__name__)
+        if attribute and base.__module__.startswith("torch.") and attribute in module._modules:
+            return attribute
     return None
 
 
-def _walk(model: nn.Module) -> list[tuple[str, str, nn.Module]]:
-    """The name of every module without wrappers, the one with them, and the module."""
-    found = []
+def _walk(model: nn.Module) -> list[_NamedModule]:
+    modules: list[_NamedModule] = []
+    pending = [_NamedModule("", "", model)]
 
-    def visit(module: nn.Module, name: str, raw: str) -> None:
-        found.append((name, raw, module))
-        inner = _inner(module)
-        if inner is not None:
-            visit(inner[1], name, f"{raw}.{inner[0]}".lstrip("."))
-            return
-        for child_name, child in module._modules.items():  # named_children() would hide an alias
-            if child is not None:
-                path = f"{name}.{child_name}".lstrip(".")
-                visit(child, path, f"{raw}.{child_name}".lstrip("."))
+    # A stack instead of a recursive closure, which would keep the model alive in a cycle.
+    while pending:
+        named = pending.pop()
+        modules.append(named)
 
-    visit(model, "", "")
-    return found
+        attribute = _wrapping_attribute(named.module)
+        if attribute is not None:
+            inner_name = _join(named.wrapped_name, attribute)
+            pending.append(_NamedModule(named.name, inner_name, getattr(named.module, attribute)))
+            continue
+
+        # Not `named_children()`, which would hide a module's second name.
+        children = [
+            _NamedModule(_join(named.name, name), _join(named.wrapped_name, name), child)
+            for name, child in named.module._modules.items()
+            if child is not None
+        ]
+        pending.extend(reversed(children))
+
+    return modules
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -156,8 +194,11 @@ def _match_parts(parts: list[str], patterns: list[str]) -> bool:
     )
 
 
-def _unknown(pattern: str, known: list[str], argument: str) -> str:
-    close = difflib.get_close_matches(pattern, known, n=5, cutoff=0.4)
-    hint = f"; did you mean {', '.join(map(repr, close))}?" if close else "."
-    listing = ", ".join(known[:200]) + (f", ... ({len(known)} in all)" if len(known) > 200 else "")
+def _unknown_name(pattern: str, names: list[str], argument: str) -> str:
+    closest = difflib.get_close_matches(pattern, names, n=5, cutoff=0.4)
+    hint = f"; did you mean {', '.join(map(repr, closest))}?" if closest else "."
+
+    listing = ", ".join(names[:_LISTED_NAMES])
+    if len(names) > _LISTED_NAMES:
+        listing += f", ... ({len(names)} in all)"
     return f"`{argument}`: nothing is called {pattern!r}{hint} Known: {listing or 'none'}"

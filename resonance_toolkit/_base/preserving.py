@@ -1,3 +1,5 @@
+"""Guards that put a model, or the random generators, back as they were."""
+
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,38 +31,51 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
         (True, True)
     """
     # A scripted module keeps its tensors where nothing can take them away.
-    plain = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
-    owners = [(m, dict(m._parameters), dict(m._buffers)) for m in plain]
-    tensors = [*model.parameters(), *model.buffers()]
+    registries = [
+        (module, dict(module._parameters), dict(module._buffers))
+        for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
+    training_modes = {module: module.training for module in model.modules()}
+
     parameters = list(model.parameters())
-    grads = [p.grad for p in parameters]
-    wanted = [p.requires_grad for p in parameters]
-    modes = {module: module.training for module in model.modules()}
+    gradients = [parameter.grad for parameter in parameters]
+    gradient_flags = [parameter.requires_grad for parameter in parameters]
+
     # Aliases of the storages, in case the body gives a tensor another one.
-    storages = [t.data for t in tensors] if values else []
-    copies = [t.clone() for t in storages]
-    with preserving_rng(t.device for t in tensors):
+    tensors = [*parameters, *model.buffers()]
+    storages = [tensor.data for tensor in tensors] if values else []
+    copies = [storage.clone() for storage in storages]
+
+    with preserving_rng(tensor.device for tensor in tensors):
         try:
-            for p in parameters:
-                p.grad = None
+            for parameter in parameters:
+                parameter.grad = None
             yield
         finally:
-            for module, own_parameters, own_buffers in owners:
-                module._parameters.update(own_parameters)
-                module._buffers.update(own_buffers)
-            for p in parameters:
-                p.grad = None  # it must fit the storage that comes back
+            for module, module_parameters, module_buffers in registries:
+                module._parameters.update(module_parameters)
+                module._buffers.update(module_buffers)
+
+            # A gradient must fit the storage that comes back, so it goes first.
+            for parameter in parameters:
+                parameter.grad = None
+
             # Through `.data`: a graph the user still wants to differentiate sees no new version.
             for tensor, storage, copy in zip(tensors, storages, copies, strict=False):
                 if tensor.dtype != storage.dtype or tensor.data_ptr() != storage.data_ptr():
                     tensor.data = storage
                 if not _same_bits(storage, copy):
                     storage.copy_(copy)
-            for p, grad, want in zip(parameters, grads, wanted, strict=True):
-                p.requires_grad_(want)
-                p.grad = grad
-            for module, mode in modes.items():
-                module.training = mode
+
+            for parameter, gradient, flag in zip(
+                parameters, gradients, gradient_flags, strict=True
+            ):
+                parameter.requires_grad_(flag)
+                parameter.grad = gradient
+
+            for module, was_training in training_modes.items():
+                module.training = was_training
 
 
 @contextmanager
@@ -73,16 +88,20 @@ def preserving_rng(devices: Iterable[torch.device] = ()) -> Iterator[None]:
         >>> torch.equal(inside, torch.rand(1))
         True
     """
-    by_type: dict[str, set[int]] = {"cpu": set()}
+    indices_by_type: dict[str, set[int]] = {"cpu": set()}
     for device in devices:
         if device.type not in ("cpu", "meta"):
-            by_type.setdefault(device.type, set()).add(device.index or 0)
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+            indices_by_type.setdefault(device.type, set()).add(device.index or 0)
+
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002
+
     with ExitStack() as stack:
-        for kind, indices in by_type.items():
+        for device_type, indices in indices_by_type.items():
             # `fork_rng` always covers the CPU; an accelerator needs its type named.
-            extra = {} if kind == "cpu" else {"device_type": kind}
-            stack.enter_context(torch.random.fork_rng(sorted(indices), **extra))
+            settings = {} if device_type == "cpu" else {"device_type": device_type}
+            stack.enter_context(torch.random.fork_rng(sorted(indices), **settings))
+
         try:
             yield
         finally:

@@ -40,11 +40,12 @@ def spread(
         raise TypeError(
             f"`executor`: expected a concurrent.futures.Executor, got {type(executor).__name__}"
         )
-    results = _serial(work, items) if executor is None else _remote(work, items, executor)
-    return _shown(results, len(items), label, unit)
+
+    results = _work_here(work, items) if executor is None else _submit(work, items, executor)
+    return _with_progress(results, len(items), label, unit)
 
 
-def _shown(
+def _with_progress(
     results: Iterator[tuple[int, Result]], total: int, label: str, unit: str
 ) -> Iterator[tuple[int, Result]]:
     with tqdm(total=total, desc=label or None, unit=unit, disable=None, leave=False) as bar:
@@ -53,15 +54,18 @@ def _shown(
             yield pair
 
 
-def _serial(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
+def _work_here(
+    work: Callable[[Item], Result], items: Sequence[Item]
+) -> Iterator[tuple[int, Result]]:
     for index, item in enumerate(items):
         yield index, work(item)
 
 
-def _remote(
+def _submit(
     work: Callable[[Item], Result], items: Sequence[Item], executor: Executor
 ) -> Iterator[tuple[int, Result]]:
     futures = {executor.submit(work, item): index for index, item in enumerate(items)}
+
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()

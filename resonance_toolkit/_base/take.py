@@ -1,8 +1,14 @@
+"""Data of any kind, as fixed batches.
+
+`take` asks `_draw` for batches that hold the samples wanted (by row number where there are rows,
+else from the start), joins them, and cuts the whole into batches of the size asked for.
+"""
+
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,10 +18,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
+from resonance_toolkit._base.checks import check_whole
+from resonance_toolkit._base.facts import count_samples
 from resonance_toolkit._base.preserving import preserving_rng
 
 Batch: TypeAlias = tuple[Any, Any]
 Batches: TypeAlias = list[Batch]
+
+# Samples that are collated at a time where the caller wants all in one batch: an iterable dataset
+# must be read in pieces, since its length is unknown.
+_READ_AT_A_TIME = 100
 
 
 class AtMost(int):
@@ -34,7 +46,7 @@ def take(
     seed: int = 0,
     *,
     model: nn.Module | None = None,
-    batch_size: int = 100,
+    batch_size: int | None = 100,
 ) -> Batches:
     """Draw samples once, as fixed batches that every later pass sees alike.
 
@@ -50,7 +62,7 @@ def take(
             unless the number is the default or another `AtMost`.
         seed: Decides which.
         model: Batches are put where its parameters are.
-        batch_size: Samples in a batch; the last may have fewer.
+        batch_size: Samples in a batch; the last may have fewer. None puts all into one.
 
     Returns:
         Pairs `(inputs, targets)`.
@@ -64,22 +76,28 @@ def take(
         >>> [inputs.tolist() for inputs, _ in take((x, x), samples=None, batch_size=4)]
         [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0]]
     """
-    _check_positive("samples", samples)
-    _check_positive("batch_size", batch_size)
-    device = device_of(model) if model is not None else None
-    with preserving_rng(), _own_generators(data):
+    if samples is not None:
+        check_whole("samples", samples)
+    if batch_size is not None:
+        check_whole("batch_size", batch_size)
+
+    with preserving_rng(), _preserving_generators(data):
+        # Augmentation may draw from any of the three.
         random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002  (augmentation draws from the old generator)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
         torch.manual_seed(seed)
-        inputs, targets = _join(_draw(data, samples, seed, batch_size), samples)
-    count = len(tree_leaves(inputs)[0])
-    if samples is not None and count < samples and not isinstance(samples, AtMost):
+        pair = _join(_draw(data, samples, seed, batch_size or _READ_AT_A_TIME), samples)
+
+    n_samples = count_samples(pair)
+    if samples is not None and n_samples < samples and not isinstance(samples, AtMost):
         warnings.warn(
-            f"`samples`: up to {samples} are drawn, data has {count}: all used", stacklevel=3
+            f"`samples`: up to {samples} are drawn, data has {n_samples}: all used", stacklevel=3
         )
-    if device is not None:
-        inputs, targets = _to((inputs, targets), device)
-    return [_rows((inputs, targets), i, i + batch_size) for i in range(0, count, batch_size)]
+
+    if model is not None:
+        pair = _move(pair, device_of(model))
+    step = batch_size or n_samples
+    return [_slice(pair, start, start + step) for start in range(0, n_samples, step)]
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -99,92 +117,100 @@ def _draw(data: Any, samples: int | None, seed: int, batch_size: int) -> Iterato
         x, y = data
         if len(x) != len(y):
             raise ValueError(f"`data`: expected as many targets as inputs, got {len(x)}, {len(y)}")
-        rows = torch.tensor(_choose(len(x), samples, seed), dtype=torch.long)
-        return iter([(x[rows.to(x.device)], y[rows.to(y.device)])])
+
+        chosen = torch.tensor(_choose_rows(len(x), samples, seed), dtype=torch.long)
+        return iter([(x[chosen.to(x.device)], y[chosen.to(y.device)])])
+
     if isinstance(data, DataLoader):
         if _is_plain(data):
             collate: Callable[[list[Any]], Any] = data.collate_fn
-            return _collated(data.dataset, samples, seed, batch_size, collate)
-        return _first(data, samples)
+            rows = _choose_rows(_length(data.dataset), samples, seed)
+            return _collate_rows(data.dataset, rows, batch_size, collate)
+        return _first_batches(data, samples)
+
     if isinstance(data, IterableDataset):
-        return _first(DataLoader(data, batch_size=batch_size), samples)
+        # No more at a time than are wanted: each may be costly to make.
+        most = batch_size if samples is None else min(batch_size, samples)
+        return _first_batches(DataLoader(data, batch_size=most), samples)
+
     if isinstance(data, Dataset) and _is_map_style(data):
-        return _collated(data, samples, seed, batch_size, default_collate)
+        rows = _choose_rows(_length(data), samples, seed)
+        return _collate_rows(data, rows, batch_size, default_collate)
     if isinstance(data, list | tuple):
-        return _first(data, samples)
+        return _first_batches(data, samples)
     raise TypeError(
         "`data`: expected (x, y) tensors, a Dataset, a DataLoader or a list of batches, got "
         f"{type(data).__name__}"
     )
 
 
-def _choose(available: int, samples: int | None, seed: int) -> list[int]:
+def _choose_rows(available: int, samples: int | None, seed: int) -> list[int]:
     if samples is None or samples >= available:
         return list(range(available))
     order = torch.randperm(available, generator=torch.Generator().manual_seed(seed))
     return sorted(order[:samples].tolist())
 
 
-def _collated(
-    dataset: Any,
-    samples: int | None,
-    seed: int,
-    batch_size: int,
-    collate: Callable[[list[Any]], Any],
+def _collate_rows(
+    dataset: Any, rows: list[int], batch_size: int, collate: Callable[[list[Any]], Any]
 ) -> Iterator[Batch]:
-    rows = iter(_choose(len(dataset), samples, seed))
-    while chosen := list(islice(rows, batch_size)):
-        yield _pair(collate([dataset[row] for row in chosen]))
+    for start in range(0, len(rows), batch_size):
+        items = [dataset[row] for row in rows[start : start + batch_size]]
+        yield _check_pair(collate(items))
 
 
-def _first(batches: Iterable[Any], samples: int | None) -> Iterator[Batch]:
-    seen = 0
+def _first_batches(batches: Iterable[Any], samples: int | None) -> Iterator[Batch]:
+    n_samples = 0
+
     for batch in batches:
-        if samples is not None and seen >= samples:
+        if samples is not None and n_samples >= samples:
             return
-        pair = _pair(batch)
-        seen += len(tree_leaves(pair[0])[0])
+        pair = _check_pair(batch)
+        n_samples += count_samples(pair)
         yield pair
 
 
 def _join(batches: Iterable[Batch], samples: int | None) -> Batch:
     pieces = list(batches)
-    if not pieces or not len(tree_leaves(pieces[0][0])[0]):
+    if not pieces or not count_samples(pieces[0]):
         raise ValueError("`data`: expected at least one sample, got none")
     if len(pieces) == 1:
-        return _rows(pieces[0], 0, samples)
+        return _slice(pieces[0], 0, samples)
+
     try:
-        whole = tree_map(lambda *leaves: torch.cat(leaves), *pieces)
+        joined = tree_map(lambda *leaves: torch.cat(leaves), *pieces)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             "`data`: expected batches that can be joined, with samples of one shape (pad texts of "
             f"unequal length, their targets with -100): {error}"
         ) from error
-    return _rows(whole, 0, samples)
+    return _slice(joined, 0, samples)
 
 
-def _pair(batch: Any) -> Batch:
+def _check_pair(batch: Any) -> Batch:
     if not isinstance(batch, Sequence) or len(batch) != 2:
         size = f" of length {len(batch)}" if isinstance(batch, Sequence) else ""
         raise TypeError(
             f"`data`: expected pairs (inputs, targets), got a {type(batch).__name__}{size}"
         )
+
     leaves = tree_leaves(tuple(batch))
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
         kinds = sorted({type(leaf).__name__ for leaf in leaves})
         raise TypeError(f"`data`: expected batches of tensors, got {', '.join(kinds) or 'nothing'}")
+
     sizes = sorted({len(leaf) for leaf in leaves})
     if len(sizes) > 1:
         raise ValueError(f"`data`: expected as many targets as inputs, got {sizes} in one batch")
     return batch[0], batch[1]
 
 
-def _rows(pair: Batch, start: int, stop: int | None) -> Batch:
+def _slice(pair: Batch, start: int, stop: int | None) -> Batch:
     inputs, targets = tree_map(lambda leaf: leaf[start:stop], pair)
     return inputs, targets
 
 
-def _to(pair: Batch, device: torch.device) -> Batch:
+def _move(pair: Batch, device: torch.device) -> Batch:
     inputs, targets = tree_map(lambda leaf: leaf.to(device), pair)
     return inputs, targets
 
@@ -199,31 +225,37 @@ def _is_pair_of_tensors(data: Any) -> bool:
 
 def _is_plain(loader: DataLoader[Any]) -> bool:
     """Whether every sample of the dataset has the same chance in a loader."""
-    batches, sampler = loader.batch_sampler, loader.sampler
-    if type(batches) is not BatchSampler or batches.sampler is not sampler:
+    batch_sampler = loader.batch_sampler
+    sampler = loader.sampler
+    if type(batch_sampler) is not BatchSampler or batch_sampler.sampler is not sampler:
         return False
+
     if isinstance(sampler, RandomSampler):
-        whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+        covers_all = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
     else:
-        whole = isinstance(sampler, SequentialSampler)
-    return whole and _is_map_style(loader.dataset)
+        covers_all = isinstance(sampler, SequentialSampler)
+    return covers_all and _is_map_style(loader.dataset)
 
 
 def _is_map_style(dataset: Any) -> bool:
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
-def _check_positive(name: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
+def _length(dataset: Any) -> int:
+    return len(dataset)
 
 
 @contextmanager
-def _own_generators(data: Any) -> Iterator[None]:
+def _preserving_generators(data: Any) -> Iterator[None]:
     """Give the generators that a loader carries their states back."""
     owners = (data, getattr(data, "sampler", None), getattr(data, "batch_sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners]
-    states = [(g, g.get_state()) for g in found if isinstance(g, torch.Generator)]
+    generators = [getattr(owner, "generator", None) for owner in owners]
+    states = [
+        (generator, generator.get_state())
+        for generator in generators
+        if isinstance(generator, torch.Generator)
+    ]
+
     try:
         yield
     finally:

@@ -1,10 +1,13 @@
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim.swa_utils import AveragedModel
 
-from resonance_toolkit import find_layers, select, unwrap
+from resonance_toolkit import find_layers, provenance, select, unwrap
 
 
 def network():
@@ -95,3 +98,27 @@ def test_all_layers_of_a_model_without_any_and_a_wrong_name_beside_all():
         find_layers(nn.Linear(1, 1), "**")
     with pytest.raises(ValueError, match="nothing is called 'typo'"):
         find_layers(nn.Sequential(nn.Linear(1, 1)), ["**", "typo"])
+
+
+def test_the_argument_is_called_as_the_user_calls_it():
+    with pytest.raises(ValueError, match="`blocks`: nothing is called 'nowhere'"):
+        find_layers(network(), "nowhere", argument="blocks")
+
+
+def test_a_large_model_s_names_do_not_fill_the_terminal():
+    model = nn.Sequential(*(nn.ReLU() for _ in range(500)))
+    with pytest.raises(ValueError, match=r"Known: 0, 1, 2, 3, .* 9, \.\.\. \(500 in all\)$"):
+        find_layers(model, "blocks")
+
+
+def test_a_model_is_freed_without_the_garbage_collector():
+    gc.disable()
+    try:
+        model = network()
+        find_layers(model, "**")
+        provenance("test", model)
+        reference = weakref.ref(model)
+        del model
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -164,3 +164,38 @@ def test_bad_data_is_refused(data, error, message):
 def test_bad_counts_are_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}`: expected a whole number"):
         take((X, Y), **{name: value})
+
+
+class Counting(torch.utils.data.IterableDataset):
+    """An endless stream that knows how many samples were asked of it."""
+
+    def __init__(self):
+        self.served = 0
+
+    def __iter__(self):
+        while True:
+            self.served += 1
+            yield torch.full((2,), float(self.served)), self.served
+
+
+def test_all_samples_come_in_one_batch_without_a_batch_size():
+    x = torch.arange(10.0)
+    (batch,) = take((x, x), samples=7, batch_size=None)
+    assert len(batch[0]) == 7
+    (batch,) = take([(x, x), (x + 10, x)], samples=None, batch_size=None)
+    assert torch.equal(batch[0], torch.arange(20.0))
+
+
+@pytest.mark.parametrize("batch_size", [None, 4, 1000])
+def test_no_more_is_read_of_a_stream_than_is_wanted(batch_size):
+    stream = Counting()
+    batches = take(stream, samples=8, batch_size=batch_size)
+    inputs = torch.cat([inputs for inputs, _ in batches])
+    assert torch.equal(inputs[:, 0], torch.arange(1.0, 9.0))
+    assert stream.served <= 16  # one batch ahead at most
+
+
+def test_numpy_s_whole_numbers_are_whole_numbers():
+    x = torch.arange(6.0)
+    batches = take((x, x), samples=np.int64(4), batch_size=np.int32(3))
+    assert [len(inputs) for inputs, _ in batches] == [3, 1]
