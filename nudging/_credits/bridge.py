@@ -1,3 +1,13 @@
+"""What the two learned credits share: one network for all depths, its training, its files.
+
+A bridge is built by the first batch that it is trained on, which tells the blocks, their width and
+the number of classes:
+
+    StateBridge(...)  --fit or update-->  networks built, then trained  --call-->  credits
+         |                                       ^
+         +------------ load_state_dict ----------+
+"""
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -10,34 +20,68 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
-from nudging._credits.network import Trunk
+from nudging._credits.credit import list_settings
+from nudging._credits.network import BridgeNetwork, NetworkSettings
 from nudging._credits.output_error import output_error
 from nudging._credits.positions import as_rows
 from nudging._credits.saving import check_kind, read_settings, read_tensors, to_dataset
-from nudging._measures.batches import check_positive, check_whole
-from nudging._measures.numbers import dataset
-from nudging._replay.losses import Loss
-from nudging._replay.observe import find_blocks, observe
-from nudging._replay.state import State, count_samples
-from resonance_toolkit import device_of, provenance, take
+from nudging._replay.losses import name_of_loss
+from nudging._replay.observe import observe
+from nudging._replay.setup import make_setup
+from nudging._replay.state import State
+from resonance_toolkit import (
+    Loss,
+    check_positive,
+    check_whole,
+    count_samples,
+    device_of,
+    dtype_name,
+    provenance,
+    take,
+)
 
 
 class Bridge(ABC):
-    """What the two learned credits share: one network for all depths, its training, its files."""
+    """A credit that is learned from the hidden states of a model.
+
+    Attributes:
+        settings: The arguments, by name.
+        blocks: What it is fitted for; empty before.
+        shape: `width`, `classes` and `pooled` of `NetworkSettings`; empty before it is fitted.
+        net: The network that is trained.
+        optimizer: Made at the first update.
+    """
 
     parts: ClassVar[Sequence[str]] = ("net",)  # names of the networks to be saved
 
     def __init__(self, settings: dict[str, Any]) -> None:
         for name in ("hidden", "layers", "times"):
-            check_whole(name, settings[name], 1)
+            settings[name] = check_whole(name, settings[name])
         if settings["times"] % 2:
             raise ValueError(f"`times`: expected an even number, got {settings['times']}")
         check_positive("lr", settings["lr"])
+
         self.settings = settings
         self.blocks: list[str] = []
-        self.shape: dict[str, Any] = {}  # width, classes, pooled: known after the first batch
-        self.net: Trunk
+        self.shape: dict[str, Any] = {}
+        self.net: BridgeNetwork
         self.optimizer: torch.optim.Optimizer | None = None
+
+    def __repr__(self) -> str:
+        fitted = f"fitted for {', '.join(self.blocks)}" if self.blocks else "not fitted"
+        return f"<{type(self).__name__}({list_settings(self.settings)}), {fitted}>"
+
+    @abstractmethod
+    def __call__(self, state: State) -> dict[str, Tensor]:
+        """The credit of every block."""
+
+    @abstractmethod
+    def _loss(self, state: State, signal: Tensor) -> Tensor:
+        """Return what one step of training lowers."""
+
+    @abstractmethod
+    def _build_networks(self) -> None:
+        """Make the networks for `self.shape`."""
 
     @torch.inference_mode(False)
     def fit(
@@ -56,7 +100,7 @@ class Bridge(ABC):
 
         Args:
             model: Left as it was found.
-            data: What `resonance.take` accepts.
+            data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
             blocks: Names or patterns; all of one shape. The last is the terminal state.
             loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
             epochs: Passes over the samples, in another order each time.
@@ -66,123 +110,148 @@ class Bridge(ABC):
 
         Returns:
             Dataset with `loss (epoch)`, the bridge's own, averaged over the steps.
+
+        Raises:
+            ValueError: If an argument does not fit, or blocks and bridge do not.
+            TypeError: If an argument is of the wrong kind.
         """
-        find_blocks(model, blocks)
-        check_whole("epochs", epochs, 1)
-        check_whole("batch_size", batch_size, 1)
-        (data,) = take(data, samples, seed, model=model, batch_size=2**62)
-        count, generator = count_samples(data[0]), torch.Generator().manual_seed(seed)
-        curve, full = [], None
+        setup = make_setup(model, blocks, loss)
+        epochs = check_whole("epochs", epochs)
+        batch_size = check_whole("batch_size", batch_size)
+
+        ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=None)
+        n_samples = count_samples(inputs)
+        generator = torch.Generator().manual_seed(seed)
+
+        epoch_losses = []
+        full_pass_reason = None  # found out at the first batch
         for _ in tqdm(range(epochs), desc=type(self).__name__, disable=None, leave=False):
-            losses = []
-            order = torch.randperm(count, generator=generator).to(device_of(model))
+            step_losses = []
+            order = torch.randperm(n_samples, generator=generator).to(device_of(model))
+
             for rows in order.split(batch_size):
-                pick = [tree_map_only(Tensor, itemgetter(rows), part) for part in data]
-                state = observe(model, pick[0], pick[1], blocks, loss=loss, full=full)
-                full = state.full
-                losses.append(self.update(state))
-            curve.append(float(np.mean(losses)))
-        return dataset(
-            {"loss": ("epoch", curve, "loss of the bridge")},
-            {"epoch": (np.arange(1, epochs + 1), "passes over the samples")},
-            provenance(
-                f"nudging.{type(self).__name__}.fit", model, blocks=self.blocks, order_seed=seed,
-                batch_size=batch_size, samples=count, **self.settings,
+                x, y = tree_map_only(Tensor, itemgetter(rows), (inputs, targets))
+                state = observe(model, x, y, blocks, loss=loss, full_pass_reason=full_pass_reason)
+                full_pass_reason = state.full_pass_reason
+                step_losses.append(self.update(state))
+            epoch_losses.append(float(np.mean(step_losses)))
+
+        passes = {"long_name": "passes over the samples"}
+        return xr.Dataset(
+            {"loss": ("epoch", epoch_losses, {"long_name": "loss of the bridge"})},
+            coords={"epoch": ("epoch", np.arange(1, epochs + 1), passes)},
+            attrs=provenance(
+                f"nudging.{type(self).__name__}.fit",
+                model,
+                blocks=self.blocks,
+                loss=name_of_loss(setup.loss),
+                dtype=dtype_name(state.hidden[self.blocks[0]].dtype),
+                order_seed=seed,
+                batch_size=batch_size,
+                n_samples=n_samples,
+                **self.settings,
             ),
-        )  # fmt: skip
+        )
 
     def update(self, state: State) -> float:
         """Train the bridge by one step on a batch; gives its loss. For training online."""
-        signal = self._signal(state, build=True)
+        signal = self._prepare(state, may_build=True)
         parameters = list(self.net.parameters())
         if self.optimizer is None:
             self.optimizer = torch.optim.AdamW(parameters, self.settings["lr"], weight_decay=0.01)
+
         with torch.enable_grad():
             loss = self._loss(state, signal)
             # Not backward(): nothing may land in the gradients of the model.
-            grads = torch.autograd.grad(loss, parameters)
-        for parameter, grad in zip(parameters, grads, strict=True):
-            parameter.grad = grad
+            gradients = torch.autograd.grad(loss, parameters)
+
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         self.optimizer.step()
         return loss.item()
 
-    @abstractmethod
-    def __call__(self, state: State) -> dict[str, Tensor]:
-        """The credit of every block."""
+    def _make_network(self, outputs: int) -> BridgeNetwork:
+        sizes = {name: self.settings[name] for name in ("hidden", "layers", "times", "seed")}
+        return BridgeNetwork(NetworkSettings(**self.shape, **sizes), outputs=outputs)
 
-    @abstractmethod
-    def _loss(self, state: State, signal: Tensor) -> Tensor:
-        """What one step of training lowers."""
+    def _prepare(self, state: State, *, may_build: bool = False) -> Tensor:
+        """Return the output error of every sample, once the state is known to fit the bridge.
 
-    @abstractmethod
-    def _build(self) -> None:
-        """Make the networks for `self.shape`."""
-
-    def _trunk(self, outputs: int) -> Trunk:
-        own = {name: self.settings[name] for name in ("hidden", "layers", "times", "seed")}
-        shape = self.shape
-        return Trunk(shape["width"], shape["classes"], outputs, pooled=shape["pooled"], **own)
-
-    def _signal(self, state: State, *, build: bool = False) -> Tensor:
-        """The output error of every sample, once the state is known to fit the bridge."""
+        The networks are moved to where the state is; `may_build` makes them if there are none.
+        """
         signal = output_error(state)
-        if signal.dim() != 2:
-            got = tuple(signal.shape)
-            raise ValueError(f"`model`: a bridge expects outputs (sample, class), got {got}")
-        shapes = {block: tuple(h.shape[1:]) for block, h in state.hidden.items()}
-        if len(set(shapes.values())) > 1:
-            raise ValueError(f"`blocks`: a bridge expects outputs of one shape, got {shapes}")
-        rows = as_rows(next(iter(state.hidden.values())), "`blocks`")
-        found = {"width": rows.shape[2], "classes": signal.shape[1], "pooled": rows.shape[1] > 1}
+        shape = _shape_of(state, signal)
+
         if not self.blocks:
-            if not build:
+            if not may_build:
                 raise ValueError(f"`credit`: this {type(self).__name__} is not fitted; call `fit`")
-            if len(shapes) < 2:
-                raise ValueError(f"`blocks`: a bridge expects two or more, got {list(shapes)}")
-            self.blocks, self.shape = list(shapes), found
-            self._build()
-        if not shapes.keys() <= set(self.blocks) or found != self.shape:
+            if len(state.blocks) < 2:
+                raise ValueError(
+                    f"`blocks`: a bridge expects two or more, got {list(state.blocks)}"
+                )
+            self.blocks = list(state.blocks)
+            self.shape = shape
+            self._build_networks()
+
+        if not set(state.blocks) <= set(self.blocks) or shape != self.shape:
             raise ValueError(
                 f"`credit`: fitted for blocks {self.blocks} with {self.shape}, got "
-                f"{list(shapes)} with {found}"
+                f"{list(state.blocks)} with {shape}"
             )
-        if self.blocks[-1] not in shapes:
+        if self.blocks[-1] not in state.blocks:
             raise ValueError(f"`blocks`: expected the terminal one, {self.blocks[-1]!r}, too")
-        # In half precision, a network would not move by the small steps of its training.
-        precision = torch.promote_types(rows.dtype, torch.float32)
-        for part in self.parts:
-            getattr(self, part).to(rows.device, precision)  # moves only if it has to
-        return signal.to(rows.device, precision)
 
-    def _stack(
+        # In half precision, a network would not move by the small steps of its training.
+        hidden = state.hidden[state.blocks[0]]
+        precision = torch.promote_types(hidden.dtype, torch.float32)
+        for part in self.parts:
+            getattr(self, part).to(hidden.device, precision)  # moves only if it has to
+        return signal.to(hidden.device, precision)
+
+    def _stack_blocks(
         self, state: State, blocks: Sequence[str], signal: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What the network takes, block after block: rows, time and signal of every sample."""
+        """Return what the network takes, block after block: rows, time and signal of samples."""
         rows = [as_rows(state.hidden[block].detach().to(signal), "`blocks`") for block in blocks]
+
+        # Time goes from 0 at the first block that the bridge is fitted for to 1 at the last.
         times = [self.blocks.index(block) / (len(self.blocks) - 1) for block in blocks]
         time = signal.new_tensor(times).repeat_interleave(len(signal))
         return torch.cat(rows), time, signal.repeat(len(blocks), 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and weights, for `torch.save`; the optimizer is left out."""
-        nets = {part: getattr(self, part) for part in self.parts if self.blocks}
-        tensors = {f"{part}.{k}": v for part, n in nets.items() for k, v in n.state_dict().items()}
-        about = {"settings": self.settings, "fitted": {"blocks": self.blocks, "shape": self.shape}}
-        return {"credit": type(self).__name__, **about, "tensors": tensors}
+        tensors = {}
+        if self.blocks:
+            for part in self.parts:
+                for name, tensor in getattr(self, part).state_dict().items():
+                    tensors[f"{part}.{name}"] = tensor
+        return {
+            "credit": type(self).__name__,
+            "settings": self.settings,
+            "fitted": {"blocks": self.blocks, "shape": self.shape},
+            "tensors": tensors,
+        }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         check_kind(self, saved)
-        self.settings, self.optimizer = dict(saved["settings"]), None
-        self.blocks, self.shape = list(saved["fitted"]["blocks"]), dict(saved["fitted"]["shape"])
+        self.settings = dict(saved["settings"])
+        self.optimizer = None
+        self.blocks = list(saved["fitted"]["blocks"])
+        self.shape = dict(saved["fitted"]["shape"])
         if not self.blocks:
             return
-        self._build()
+
+        self._build_networks()
         for part in self.parts:
-            own = {k.removeprefix(f"{part}."): v for k, v in saved["tensors"].items()
-                   if k.startswith(f"{part}.")}  # fmt: skip
-            network = getattr(self, part)
-            network.to(next(iter(own.values())).dtype).load_state_dict(own)
+            weights = {
+                name.removeprefix(f"{part}."): tensor
+                for name, tensor in saved["tensors"].items()
+                if name.startswith(f"{part}.")
+            }
+            dtype = next(iter(weights.values())).dtype
+            getattr(self, part).to(dtype).load_state_dict(weights)
 
     def to_dataset(self) -> xr.Dataset:
         """Everything needed to repeat the measurement; `nudging.load_credit` reads it."""
@@ -197,3 +266,18 @@ class Bridge(ABC):
         bridge = cls(**settings["settings"])
         bridge.load_state_dict({**saved.attrs, **settings, "tensors": read_tensors(saved)})
         return bridge
+
+
+def _shape_of(state: State, signal: Tensor) -> dict[str, Any]:
+    """Return what the networks must know of the model; refuse what a bridge cannot take."""
+    if signal.dim() != 2:
+        raise ValueError(
+            f"`model`: a bridge expects outputs (sample, class), got {tuple(signal.shape)}"
+        )
+
+    hidden_shapes = {block: tuple(hidden.shape[1:]) for block, hidden in state.hidden.items()}
+    if len(set(hidden_shapes.values())) > 1:
+        raise ValueError(f"`blocks`: a bridge expects outputs of one shape, got {hidden_shapes}")
+
+    _, n_positions, width = as_rows(state.hidden[state.blocks[0]], "`blocks`").shape
+    return {"width": width, "classes": signal.shape[1], "pooled": n_positions > 1}

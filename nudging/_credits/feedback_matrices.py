@@ -1,64 +1,97 @@
-from collections.abc import Mapping, Sequence
+"""Feedback alignment, direct and block after block: an output error through fixed random matrices.
+
+Both rules draw their matrices at the first call, for the blocks seen there, and keep them. They
+differ in what a matrix maps from (the outputs, or the next block) and so in its shape and scale.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
 import xarray as xr
 from torch import Tensor
 
+from nudging._credits.credit import list_settings
 from nudging._credits.output_error import output_error
 from nudging._credits.positions import as_rows, spread_rows
 from nudging._credits.saving import check_kind, read_settings, read_tensors, to_dataset
 from nudging._replay.state import State
+from resonance_toolkit import check_positive
 
 
-class DirectFeedback:
-    """The output error through one fixed random matrix per block; see `direct_feedback`."""
+class FeedbackMatrices(ABC):
+    """What both rules share: settings, matrices by block, and how they are saved.
 
-    def __init__(
-        self, *, seed: int = 0, scale: float | None = None, reuse_last: bool = True
-    ) -> None:
-        if scale is not None and not 0 < scale < float("inf"):
-            raise ValueError(f"`scale`: expected a positive number or None, got {scale}")
-        self.settings: dict[str, Any] = {"seed": seed, "scale": scale, "reuse_last": reuse_last}
-        self.matrices: dict[str, Tensor] = {}  # block -> (feature, class)
+    Attributes:
+        settings: The arguments, by name.
+        matrices: By block; empty before the first call.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        if settings["scale"] is not None:
+            check_positive("scale", settings["scale"])
+        self.settings = settings
+        self.matrices: dict[str, Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list_settings(self.settings)})"
 
     def __call__(self, state: State) -> dict[str, Tensor]:
+        """The credit of every block, through the same matrices each time."""
         error = as_rows(output_error(state), "`model` outputs")
-        widths = {b: as_rows(h, f"block {b!r}").shape[2] for b, h in state.hidden.items()}
-        if not self.matrices:
-            self.matrices = self._draw(widths, error.shape[2])
-        known_matrices(self.matrices, widths, error.shape[2])
-        return self._credit(error, state)
-
-    def _credit(self, error: Tensor, state: State) -> dict[str, Tensor]:
-        return {
-            block: spread_rows(error @ self.matrices[block].to(h).T, h, f"block {block!r}")
-            for block, h in state.hidden.items()
+        widths = {
+            block: as_rows(hidden, f"block {block!r}").shape[2]
+            for block, hidden in state.hidden.items()
         }
 
-    def _draw(self, widths: Mapping[str, int], classes: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(self.settings["seed"])
-        scale = self.settings["scale"] or classes**-0.5
-        matrices: dict[str, Tensor] = {}
-        blocks = list(widths)
-        for block in blocks:
-            before = blocks[-2] if len(blocks) > 1 else block
-            last = self.settings["reuse_last"] and block == blocks[-1] != before
-            if last and widths[block] == widths[before]:
-                matrices[block] = matrices[before]
-            else:
-                matrices[block] = scale * torch.randn(widths[block], classes, generator=generator)
-        return matrices
+        if not self.matrices:
+            self.matrices = self._draw_matrices(widths, error.shape[2])
+        self._check_matrices(widths, error.shape[2])
+        return self._pass_back(error, state)
+
+    @abstractmethod
+    def _draw_matrices(self, widths: Mapping[str, int], classes: int) -> dict[str, Tensor]:
+        """Draw one matrix per block, `(feature of the block, what it maps from)`."""
+
+    @abstractmethod
+    def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
+        """Take the error `(sample, position, class)` to every block."""
+
+    def _check_matrices(self, widths: Mapping[str, int], classes: int) -> None:
+        """Refuse blocks that had no matrix drawn, or another width, and other outputs."""
+        drawn_blocks = list(self.matrices)
+        drawn_classes = self.matrices[drawn_blocks[-1]].shape[1]
+        if drawn_classes != classes:
+            raise ValueError(
+                f"`credit`: expected {drawn_classes} outputs, as when the feedback was drawn, got "
+                f"{classes}"
+            )
+
+        for block, width in widths.items():
+            if block not in self.matrices:
+                raise ValueError(
+                    f"`credit`: has feedback for blocks {drawn_blocks}, not for {block!r}"
+                )
+            if len(self.matrices[block]) != width:
+                raise ValueError(
+                    f"`credit` at block {block!r}: expected {len(self.matrices[block])} features, "
+                    f"as when the feedback was drawn, got {width}"
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and matrices, for `torch.save`."""
-        own = {"settings": dict(self.settings), "matrices": dict(self.matrices)}
-        return {"credit": type(self).__name__, **own}
+        return {
+            "credit": type(self).__name__,
+            "settings": dict(self.settings),
+            "matrices": dict(self.matrices),
+        }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         check_kind(self, saved)
-        self.settings, self.matrices = dict(saved["settings"]), dict(saved["matrices"])
+        self.settings = dict(saved["settings"])
+        self.matrices = dict(saved["matrices"])
 
     def to_dataset(self) -> xr.Dataset:
         """Everything needed to repeat the measurement; `nudging.load_credit` reads it."""
@@ -72,49 +105,66 @@ class DirectFeedback:
         return credit
 
 
-def direct_feedback(
-    *, seed: int = 0, scale: float | None = None, reuse_last: bool = True
-) -> DirectFeedback:
-    """Direct feedback alignment: the output error through a fixed random matrix for every block.
+class DirectFeedback(FeedbackMatrices):
+    """The output error through one fixed random matrix per block; see `direct_feedback`."""
 
-    `a_l = e B_l^T`, with `e` the gradient of a sample's loss with respect to the outputs (softmax
-    minus one-hot under cross-entropy) and Gaussian `B_l` of shape `(feature, class)`. The matrices
-    are drawn at the first call, for the blocks seen there, and stay: a network trained with them
-    aligns with these and no others, so save them with it.
+    def __init__(
+        self, *, seed: int = 0, scale: float | None = None, reuse_last: bool = True
+    ) -> None:
+        super().__init__({"seed": seed, "scale": scale, "reuse_last": reuse_last})
 
-    Token sequences and feature maps have one matrix for all positions. Every position gets the
-    error at its own place if the outputs have as many (a language model), else the same
-    credit (a classifier: class token and patches alike). Feature maps must have channels first;
-    those of a Swin transformer do not.
+    def _draw_matrices(self, widths: Mapping[str, int], classes: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(self.settings["seed"])
+        scale = self.settings["scale"] or classes**-0.5
+        blocks = list(widths)
+        matrices: dict[str, Tensor] = {}
 
-    Args:
-        seed: Decides the matrices.
-        scale: Their standard deviation; `1 / sqrt(classes)` by default.
-        reuse_last: The last two blocks share a matrix, if they are equally wide. In the credit
-            audit block l is trained by the credit of its input, so that the last state has none.
+        for index, block in enumerate(blocks):
+            is_last = 0 < index == len(blocks) - 1
+            block_before = blocks[index - 1]
+            is_shared = is_last and widths[block] == widths[block_before]
 
-    Returns:
-        A credit, with `matrices`, `state_dict`, `load_state_dict`, `to_dataset`.
+            if self.settings["reuse_last"] and is_shared:
+                matrices[block] = matrices[block_before]
+            else:
+                matrices[block] = scale * torch.randn(widths[block], classes, generator=generator)
+        return matrices
 
-    Reference:
-        Nokland, Direct Feedback Alignment Provides Learning in Deep Neural Networks, 2016.
-    """
-    return DirectFeedback(seed=seed, scale=scale, reuse_last=reuse_last)
-
-
-def known_matrices(matrices: Mapping[str, Tensor], widths: Mapping[str, int], classes: int) -> None:
-    """Refuse blocks that had no matrix drawn, or another width, and other outputs."""
-    drawn: Sequence[str] = list(matrices)
-    known = matrices[drawn[-1]].shape[1]
-    if known != classes:
-        raise ValueError(
-            f"`credit`: expected {known} outputs, as when the feedback was drawn, got {classes}"
-        )
-    for block, width in widths.items():
-        if block not in matrices:
-            raise ValueError(f"`credit`: has feedback for blocks {drawn}, not for {block!r}")
-        if len(matrices[block]) != width:
-            raise ValueError(
-                f"`credit` at block {block!r}: expected {len(matrices[block])} features, as when "
-                f"the feedback was drawn, got {width}"
+    def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
+        return {
+            block: spread_rows(
+                error @ self.matrices[block].to(hidden).T, hidden, f"block {block!r}"
             )
+            for block, hidden in state.hidden.items()
+        }
+
+
+class Feedback(FeedbackMatrices):
+    """The output error through a chain of fixed random matrices; see `feedback`."""
+
+    def __init__(self, *, seed: int = 0, scale: float | None = None) -> None:
+        super().__init__({"seed": seed, "scale": scale})
+
+    def _draw_matrices(self, widths: Mapping[str, int], classes: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(self.settings["seed"])
+        widths_after = [*list(widths.values())[1:], classes]
+        matrices = {}
+
+        for (block, width), width_after in zip(widths.items(), widths_after, strict=True):
+            scale = self.settings["scale"] or width_after**-0.5
+            matrices[block] = scale * torch.randn(width, width_after, generator=generator)
+        return matrices
+
+    def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
+        rows = error
+        rows_by_block = {}
+
+        # Through all matrices, also where only some of their blocks are measured now.
+        for block in reversed(self.matrices):
+            rows = rows @ self.matrices[block].to(rows).T
+            rows_by_block[block] = rows
+
+        return {
+            block: spread_rows(rows_by_block[block], hidden, f"block {block!r}")
+            for block, hidden in state.hidden.items()
+        }

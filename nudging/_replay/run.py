@@ -1,17 +1,106 @@
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Call a model so that nothing but the blocks' outputs can differ from one pass to the next.
 
-from torch import nn
+Recording, replaying and differentiating all go through `run`: eval mode, the same random numbers,
+buffers as they were found, no compiled code (which would not see our hooks) and no checkpointing
+(which would run blocks again without them).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from resonance_toolkit import device_of, evaluating, is_compiled, preserving_rng
+
+# Sees the output of a block; what it returns takes its place, unless it is None.
+OutputHook: TypeAlias = Callable[[Tensor], Tensor | None]
+
+
+def run(
+    model: nn.Module,
+    inputs: Any,
+    output_hooks: Mapping[nn.Module, OutputHook],
+    *,
+    tensors: Mapping[str, Tensor] | None = None,
+    interception: AbstractContextManager[None] | None = None,
+    hooks_also_first: bool = False,
+) -> Any:
+    """Return what a model gives in eval mode, with hooks on the outputs of some modules.
+
+    Args:
+        model: Unwrapped; left as it was found.
+        inputs: A dict holds keyword, a list or tuple positional arguments.
+        output_hooks: By module; called after the hooks that the module has already.
+        tensors: Parameters and buffers to run with, instead of the model's own.
+        interception: Entered for the time of the call; see `intercepting`.
+        hooks_also_first: Call the output hooks before all others of a module, too.
+    """
+    device = device_of(model)
+
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(_without_checkpointing(model))
+        stack.enter_context(preserving_rng([device]))
+        if any(is_compiled(module) for module in model.modules()):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+        _seed(device)
+        if interception is not None:
+            stack.enter_context(interception)
+
+        for module, output_hook in output_hooks.items():
+            forward_hook = _as_forward_hook(output_hook)
+            stack.enter_context(module.register_forward_hook(forward_hook))
+            if hooks_also_first:
+                stack.enter_context(module.register_forward_hook(forward_hook, prepend=True))
+
+        args, kwargs = _split_arguments(inputs)
+        return functional_call(model, _tensors_to_run_with(model, tensors), args, kwargs)
+
+
+def _split_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict) and inputs:
+        return (), inputs
+    return tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), {}
+
+
+def _tensors_to_run_with(
+    model: nn.Module, tensors: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:
+    """Return the given tensors, and a copy of every buffer."""
+    replacements = dict(tensors or {})
+
+    # A pass that writes into buffers (statistics, caches) writes into these copies, so that the
+    # next one finds the buffers as they were.
+    for name, buffer in model.named_buffers():
+        replacements[name] = replacements.get(name, buffer).clone()
+    return replacements
 
 
 @contextmanager
-def uncheckpointed(model: nn.Module) -> Iterator[None]:
-    """Switch timm's activation checkpointing off: it would run blocks again, without our hooks."""
-    flags = [vars(m) for m in model.modules() if vars(m).get("grad_checkpointing") is True]
+def _without_checkpointing(model: nn.Module) -> Iterator[None]:
+    """Switch timm's activation checkpointing off."""
+    checkpointed = [
+        vars(module) for module in model.modules() if vars(module).get("grad_checkpointing") is True
+    ]
     try:
-        for flag in flags:
-            flag["grad_checkpointing"] = False
+        for attributes in checkpointed:
+            attributes["grad_checkpointing"] = False
         yield
     finally:
-        for flag in flags:
-            flag["grad_checkpointing"] = True
+        for attributes in checkpointed:
+            attributes["grad_checkpointing"] = True
+
+
+def _seed(device: torch.device) -> None:
+    # Not `torch.manual_seed`, which is slow, and seeds devices that nobody asked about.
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(0)
+
+
+def _as_forward_hook(output_hook: OutputHook) -> Callable[..., Tensor | None]:
+    return lambda _module, _args, output: output_hook(output)

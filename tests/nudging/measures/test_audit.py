@@ -107,7 +107,7 @@ def test_audit_has_the_numbers_of_the_measures():
     h = norms["hidden_norm"].values
     np.testing.assert_allclose(found.sel(check="scale"), (h[1:] / h[:-1]).max(), rtol=1e-6)
     np.testing.assert_allclose(
-        found.sel(check="reference"), norms["mean_loss_grad_norm"][-1], rtol=1e-5
+        found.sel(check="reference"), norms["mean_loss_gradient_norm"][-1], rtol=1e-5
     )
     batches = nudging.stability(model, data, blocks, batch_size=10)["stability"]
     np.testing.assert_allclose(found.sel(check="stability"), batches.sel(layer="blocks.1"))

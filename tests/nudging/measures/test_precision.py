@@ -90,7 +90,7 @@ def test_full_passes_are_found_where_the_first_samples_have_no_loss():
     model = nets.make(Sure)
     state = nudging.observe(model, x, y, ["first", "second"])
     assert (state.losses()[:2] == 0).all()
-    assert state.full.startswith("what follows first depends on more")
+    assert state.full_pass_reason.startswith("what follows first depends on more")
 
 
 def test_random_credit_knows_nothing_of_the_directions_of_correlation():
