@@ -40,8 +40,9 @@ def check_credit(credit: Any) -> None:
 
     if isinstance(function, type) and _makes_callables(function):
         name = function.__name__
+        package = "nudging." if function.__module__.startswith("nudging.") else ""
         raise TypeError(
-            f"`credit`: expected a credit, got the class {name}: call it first, {name}()"
+            f"`credit`: expected a credit, got the class {name}: call it first, {package}{name}()"
         )
     if not isinstance(function, type) and _is_factory(function):
         name = function.__name__

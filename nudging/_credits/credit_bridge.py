@@ -85,7 +85,7 @@ class CreditBridge(Bridge):
 
     def __call__(self, state: State) -> dict[str, Tensor]:
         """The credit of every block, the slope of the learned value."""
-        signal = self._prepare(state)
+        signal = self._read_signal(state)
         rows, time, signals = self._stack_blocks(state, list(state.hidden), signal)
 
         with torch.enable_grad():

@@ -66,7 +66,7 @@ class StateBridge(Bridge):
 
     def __call__(self, state: State) -> dict[str, Tensor]:
         """The credit of every block, through the predicted terminal state."""
-        signal = self._prepare(state)
+        signal = self._read_signal(state)
         last_block = self.blocks[-1]
         earlier_blocks = [block for block in state.hidden if block != last_block]
         credit_rows = {}

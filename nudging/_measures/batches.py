@@ -18,9 +18,8 @@ from tqdm import tqdm
 
 from nudging._credits.credit import Credit, describe_credit
 from nudging._measures.numbers import Array, Attributes, concatenate_batches
-from nudging._replay.full_passes import reason_for_full_passes
 from nudging._replay.losses import name_of_loss
-from nudging._replay.record import record_state
+from nudging._replay.observe_batch import observe_batch
 from nudging._replay.replay import tensor_versions
 from nudging._replay.setup import Setup, make_setup
 from nudging._replay.state import State
@@ -114,24 +113,18 @@ def _observe_batches(
 
     for inputs, targets in progress:
         x, y = _cast((inputs, targets), request.dtype)
-        state = record_state(
-            cast_setup,
-            x,
-            y,
-            full_pass_reason=full_pass_reason or "",
-            first_sample=first_sample,
+        state = observe_batch(
+            cast_setup, x, y, full_pass_reason=full_pass_reason, first_sample=first_sample
         )
 
-        # A property of the model and the loss: found out at the first batch.
-        if full_pass_reason is None:
-            full_pass_reason = reason_for_full_passes(state)
-            state = replace(state, full_pass_reason=full_pass_reason)
+        # A property of the model and the loss: the first batch found it out for all.
+        full_pass_reason = state.full_pass_reason
 
         credit: dict[str, Tensor] = {}
         if request.credit is not None:
             state_of_model = state
             if cast_setup.tensors is not None:
-                state_of_model = record_state(
+                state_of_model = observe_batch(
                     setup,
                     inputs,
                     targets,

@@ -1,12 +1,10 @@
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from nudging._replay.full_passes import reason_for_full_passes
-from nudging._replay.record import record_state
+from nudging._replay.observe_batch import observe_batch
 from nudging._replay.setup import make_setup
 from nudging._replay.state import State
 from resonance_toolkit import Loss
@@ -53,8 +51,6 @@ def observe(
     """
     setup = make_setup(model, blocks, loss)
 
+    # Gradients are asked for later, and tensors of inference mode have none.
     with torch.inference_mode(False):
-        state = record_state(setup, inputs, targets, full_pass_reason=full_pass_reason or "")
-        if full_pass_reason is not None:
-            return state
-        return replace(state, full_pass_reason=reason_for_full_passes(state))
+        return observe_batch(setup, inputs, targets, full_pass_reason=full_pass_reason)

@@ -1,6 +1,5 @@
 """What does not fit is refused in words, and the model is as it was."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -207,13 +206,6 @@ def test_batches_and_models_are_checked_by_name(verb):
         verb(model=nets.make(nets.ResMLP), data=data, batch_size=0)
     with pytest.raises(TypeError, match=r"`model`: expected an nn.Module, got str"):
         verb(model="ResMLP", data=data)
-
-
-def test_step_lengths_may_come_from_numpy():
-    model = nets.make(nets.ResMLP)
-    for eta in (np.array([1, 2]), np.float32(0.5), np.linspace(0.1, 0.2, 3)):
-        found = nudging.nudge(model, nets.batch(), nudging.random(), "blocks.0", eta=eta, samples=4)
-        np.testing.assert_array_equal(found["eta"], np.atleast_1d(eta))
 
 
 def test_the_state_names_what_it_has():

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.optimize import minimize
 
 import nudging
+from nudging._plots.dissociation import _spread_apart
 from nudging._plots.rankings import find_disagreeing_metrics
 
 RULES = ["SB", "CB", "DFA"]
@@ -219,3 +221,20 @@ def test_what_is_missing_is_left_out_of_means_and_ranks():
         False,
         True,
     ]
+
+
+def test_places_are_moved_apart_as_little_as_possible():
+    # Five equal places spread around theirs; one that is far away stays.
+    equal = _spread_apart(np.array([2.0, 2.0, 9.0, 2.0, 2.0, 2.0]), 0.5)
+    np.testing.assert_allclose(equal, [1.0, 1.5, 9.0, 2.0, 2.5, 3.0])
+
+    # Oracle: the constrained least squares problem, solved by a general method.
+    places, gap = np.random.default_rng(4).uniform(0, 1, 7), 0.15
+    order = np.argsort(places)
+    solution = minimize(
+        lambda y: ((y - places[order]) ** 2).sum(),
+        places[order],
+        constraints={"type": "ineq", "fun": lambda y: np.diff(y) - gap},
+        options={"ftol": 1e-15},
+    )
+    np.testing.assert_allclose(_spread_apart(places, gap)[order], solution.x, atol=1e-6)
