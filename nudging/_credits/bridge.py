@@ -75,6 +75,7 @@ class Bridge(BridgeNetworks):
         epochs = check_whole("epochs", epochs)
         batch_size = check_whole("batch_size", batch_size)
 
+        # All in one batch, from which every epoch picks rows in another order.
         ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=None)
         n_samples = count_samples(inputs)
         generator = torch.Generator().manual_seed(seed)

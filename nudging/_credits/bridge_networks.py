@@ -139,6 +139,7 @@ class BridgeNetworks(ABC):
                 for name, tensor in saved["tensors"].items()
                 if name.startswith(f"{part}.")
             }
+            # Cast first: loading would round the weights to whatever the new network has.
             dtype = next(iter(weights.values())).dtype
             getattr(self, part).to(dtype).load_state_dict(weights)
 

@@ -34,6 +34,7 @@ def check_credit(credit: Any) -> None:
             f"`credit`: expected a callable (state) -> mapping, got {type(credit).__name__}"
         )
 
+    # `partial(nudging.random, seed=1)` is as uncalled as `nudging.random`.
     function = credit
     while isinstance(function, partial):
         function = function.func
@@ -59,6 +60,7 @@ def describe_credit(credit: Any) -> str:
         fields = [field.name for field in dataclasses.fields(credit) if field.repr]
         settings = {name: getattr(credit, name) for name in fields}
     elif isinstance(getattr(credit, "settings", None), Mapping):
+        # Sorted, since settings that come from a file are in another order.
         settings = dict(sorted(credit.settings.items()))
     else:
         return _describe_value(credit)

@@ -89,6 +89,7 @@ class EquilibriumPropagation:
 
         moved_states = [hidden.clone() for hidden in free_states]
         with torch.enable_grad():
+            # Gradient descent on E + beta * loss, all states at once.
             for _ in range(self.steps):
                 moved_states = [hidden.requires_grad_() for hidden in moved_states]
                 errors = self._prediction_errors(modules, moved_states, free_states)

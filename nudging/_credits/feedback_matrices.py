@@ -45,6 +45,7 @@ class FeedbackMatrices(ABC):
             for block, hidden in state.hidden.items()
         }
 
+        # Drawn only once: a network that is trained with them aligns with these and no others.
         if not self.matrices:
             self.matrices = self._draw_matrices(widths, error.shape[2])
         self._check_matrices(widths, error.shape[2])
@@ -151,6 +152,7 @@ class Feedback(FeedbackMatrices):
         matrices = {}
 
         for (block, width), width_after in zip(widths.items(), widths_after, strict=True):
+            # A sum of n terms with variance 1/n keeps the length of what comes in.
             scale = self.settings["scale"] or width_after**-0.5
             matrices[block] = scale * torch.randn(width, width_after, generator=generator)
         return matrices

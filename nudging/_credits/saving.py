@@ -25,6 +25,7 @@ def to_dataset(kind: str, settings: Mapping[str, Any], tensors: Mapping[str, Ten
     coordinates = {}
 
     for name, tensor in tensors.items():
+        # Axes of its own, since tensors of the same size need not be about the same things.
         dims = [f"{name}.axis{i}" for i in range(tensor.dim())]
         for dim, size in zip(dims, tensor.shape, strict=True):
             coordinates[dim] = (dim, np.arange(size), {"long_name": f"index into {name}"})
@@ -66,6 +67,7 @@ def add_credit(result: xr.Dataset, credit: Any) -> xr.Dataset:
     if not callable(getattr(credit, "to_dataset", None)):
         return result
 
+    # Under other names, since a block may be called like a variable of the result.
     saved: xr.Dataset = credit.to_dataset()
     new_names = {name: f"{CREDIT_PREFIX}{name}" for name in {*saved.variables, *saved.dims}}
     attributes = {f"{CREDIT_PREFIX}{name}": value for name, value in saved.attrs.items()}

@@ -118,11 +118,13 @@ def audit(
     }
     values, _, attributes = over_batches(request, measures)
 
+    # Fewer batches would agree, or disagree, by chance.
     n_samples = int(attributes["n_samples"])
     shortage = describe_missing_batches(n_samples, n_batches, batch_size)
     if shortage:
         warnings.warn(f"stability is not measured: {shortage}", stacklevel=2)
 
+    # NaN is what was not measured, and so has not passed.
     hidden_norms = np.median(values["norms"]["hidden"], -1)
     measured = {
         "scale": _largest_growth(hidden_norms),
@@ -131,17 +133,7 @@ def audit(
         "depth": _gain(accuracy, frozen_accuracy),
     }
 
-    if len(hidden_norms) == 1:
-        no_scale = "expected two blocks or more, got one"
-    else:
-        no_scale = "activations are zero or not finite"
-    reasons_for_nan = {
-        "scale": no_scale,
-        "reference": "the gradient is not finite",
-        "stability": shortage
-        or "a batch's mean gradient at the middle block is zero or not finite",
-        "depth": "expected `accuracy` and `frozen_accuracy`, see nudging.depth_utility",
-    }
+    reasons_for_nan = _explain_nan(len(hidden_norms), shortage)
     reasons = {
         name: reasons_for_nan[name] if np.isnan(value) else "" for name, value in measured.items()
     }
@@ -174,6 +166,7 @@ def _measure_norms(batch: ObservedBatch) -> dict[str, Tensor]:
 def _largest_growth(hidden_norms: Array) -> float:
     if len(hidden_norms) == 1:
         return np.nan
+    # After a block of zeros, any growth is infinite, and that of another zero is NaN.
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.max(hidden_norms[1:] / hidden_norms[:-1]))
 
@@ -188,6 +181,18 @@ def _gain(accuracy: float | None, frozen_accuracy: float | None) -> float:
         return np.nan
     # Rounded, since 0.36 - 0.34 is to be two points and not a little less.
     return round(accuracy - frozen_accuracy, 12)
+
+
+def _explain_nan(n_blocks: int, shortage: str) -> dict[str, str]:
+    """Say, for each check, why it would have no value."""
+    too_few_blocks = "expected two blocks or more, got one" if n_blocks == 1 else ""
+    return {
+        "scale": too_few_blocks or "activations are zero or not finite",
+        "reference": "the gradient is not finite",
+        "stability": shortage
+        or "a batch's mean gradient at the middle block is zero or not finite",
+        "depth": "expected `accuracy` and `frozen_accuracy`, see nudging.depth_utility",
+    }
 
 
 def _judge(name: str, value: float, threshold: float) -> str:

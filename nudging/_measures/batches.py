@@ -79,6 +79,7 @@ def over_batches(request: Request, measures: Mapping[str, Measure]) -> Observati
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
 
+    # Tensors made in inference mode could not be differentiated later.
     with torch.inference_mode(False):
         batches = take(
             request.data,
@@ -91,6 +92,7 @@ def over_batches(request: Request, measures: Mapping[str, Measure]) -> Observati
 
     parts: dict[str, list[Mapping[str, Tensor]]] = {name: [] for name in measures}
     n_samples = 0
+    # A credit is the user's code: whatever it does to the model is undone in the end.
     with torch.inference_mode(False), preserving(setup.model):
         for batch in _observe_batches(request, batches, setup, cast_setup):
             for name, measure in measures.items():
@@ -122,6 +124,7 @@ def _observe_batches(
 
         credit: dict[str, Tensor] = {}
         if request.credit is not None:
+            # With a copy in another precision, the model itself has not run yet.
             state_of_model = state
             if cast_setup.tensors is not None:
                 state_of_model = observe_batch(

@@ -63,6 +63,7 @@ def depth_utility(
         raise ValueError(f"`seeds`: expected whole numbers of at least 0, got {seeds!r}")
     checked_seeds = [check_whole("seeds", seed, at_least=0) for seed in seeds]
 
+    # One network only to find the blocks, before hours of training are spent.
     with preserving_rng():
         model = build()
     if not isinstance(model, nn.Module):
@@ -111,6 +112,7 @@ class _Recipe:
     blocks: str | Sequence[str]
 
     def run(self, task: _Task) -> float:
+        # Training may draw on any of them.
         devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
         with preserving_rng(devices):
             torch.manual_seed(task.seed)

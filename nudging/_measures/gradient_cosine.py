@@ -37,6 +37,7 @@ class GradientCosine:
         gradient_norm = norms(gradient)
         credit_norm = norms(batch.credit)
 
+        # A sample without a credit or without a gradient has no angle.
         cosine = inner_products(_unit_vectors(gradient), _unit_vectors(batch.credit))
         is_defined = (gradient_norm > 0) & (credit_norm > 0)
         return {

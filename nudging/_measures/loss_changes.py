@@ -43,6 +43,8 @@ class LossChanges:
     def measure_batch(self, batch: ObservedBatch) -> dict[str, Tensor]:
         """Return changes of the loss, `(layer, eta, sample)`, and what belongs to them."""
         state = batch.state
+
+        # In double precision from here on: the difference of two losses loses digits.
         losses_before = state.losses().double()
         steps = {
             name: self._normalise(credit).to(state.hidden[name])

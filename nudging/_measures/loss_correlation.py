@@ -36,6 +36,8 @@ class LossCorrelation:
     def measure_batch(self, batch: ObservedBatch) -> dict[str, Tensor]:
         """Return predicted and true changes, `(layer, direction, sample)`."""
         state = batch.state
+
+        # In double precision from here on: the difference of two losses loses digits.
         losses_before = state.losses().double()
         predicted_changes = []
         true_changes = []
@@ -47,6 +49,7 @@ class LossCorrelation:
                 unit_rows = rows / rows.norm(dim=1, keepdim=True)
                 step = self.epsilon * unit_rows.reshape(direction.shape)
 
+                # To first order, L(h + v) - L(h) = <g, v>; a credit stands for g.
                 predicted = (batch.credit[name] * step.double()).flatten(1).sum(1)
                 losses_after = state.losses(state.rest(name, hidden + step)).double()
                 predicted_changes.append(predicted.cpu())

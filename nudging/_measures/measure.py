@@ -108,6 +108,7 @@ def measure(
         },
     )
 
+    # Exact, since all three come from the same samples and blocks.
     result = xr.merge(
         [
             changes.make_dataset(values["changes"], block_names),

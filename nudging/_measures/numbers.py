@@ -40,6 +40,7 @@ def normalise(tensor: Tensor, normalisation: Literal["rms", "unit"]) -> Tensor:
 
     What is zero stays zero.
     """
+    # Dividing by the largest number first changes the length of a sample, but no direction.
     rows, largest = _divide_by_largest(tensor)
     size = rows.norm(dim=1, keepdim=True)
     if normalisation == "rms":

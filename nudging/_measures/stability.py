@@ -76,6 +76,7 @@ def stability(
     measures = {"gradients": partial(mean_gradient_of_full_batch, batch_size=batch_size)}
     values, block_names, attributes = over_batches(request, measures)
 
+    # With fewer pairs of batches than asked for, the mean would not be comparable.
     n_samples = int(attributes["n_samples"])
     shortage = describe_missing_batches(n_samples, n_batches, batch_size)
     if shortage:

@@ -71,6 +71,7 @@ def _draw_along_training(ax: Axes, cosine: xr.DataArray, time: str, style: dict[
     import matplotlib as mpl
     from matplotlib.ticker import MaxNLocator
 
+    # Colours by depth and not from a cycle, which 48 layers would run through five times.
     layers = cosine["layer"].values
     shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, len(layers)))
     in_legend = thin_out(len(layers), _MOST_ENTRIES)

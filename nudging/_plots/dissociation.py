@@ -49,6 +49,8 @@ def plot_dissociation(
     table, labels = _read_table(result, metrics)
     disagrees = find_disagreeing_metrics(table)
     means = mean_over_seeds(table, -1)
+
+    # The sign goes with the scale, so that a metric that is best when negative is turned over.
     scale = largest_means(table)
     scaled_means = means / scale[:, :, 0]
     scaled_table = table / scale

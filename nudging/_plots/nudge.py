@@ -42,7 +42,9 @@ def plot_nudge(
 
     ax = ax or new_axes_for_blocks([str(name) for name in selected["layer"].values])
     change = _with_rule_and_seed(selected["loss_change"])
-    width = 0.8 / change.sizes["rule"]  # of the bars of one rule
+
+    # The bars of all rules stand side by side, in the middle 0.8 of a block's place.
+    width = 0.8 / change.sizes["rule"]
     for index in range(change.sizes["rule"]):
         shift = (index - (change.sizes["rule"] - 1) / 2) * width
         x = np.arange(change.sizes["layer"]) + shift
@@ -53,6 +55,7 @@ def plot_nudge(
             predicted = _with_rule_and_seed(selected["predicted_change"])
             heights = predicted.isel(rule=index).mean("seed")
             dashes: Any = ax.hlines(heights, x - width / 2, x + width / 2, "black", linewidth=1.2)
+            # One entry in the legend is enough for all rules.
             is_last = index == change.sizes["rule"] - 1
             dashes.set_label("to first order" if is_last else None)
 

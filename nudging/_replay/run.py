@@ -47,6 +47,7 @@ def run(
         if any(is_compiled(module) for module in model.modules()):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
 
+        # A model that draws noise draws the same in every pass.
         _seed(device)
         if interception is not None:
             stack.enter_context(interception)

@@ -29,5 +29,7 @@ class Setup:
 def make_setup(model: nn.Module, blocks: str | Sequence[str], loss: Loss | None) -> Setup:
     """Check what a user gives: a model, names or patterns of its blocks, and a loss."""
     check_module(model)
+
+    # In the model as it was given, since names may be spelled with a wrapper's prefix.
     modules = find_layers(model, blocks, argument="blocks")
     return Setup(unwrap(model), modules, make_loss_per_sample(loss))

@@ -20,9 +20,15 @@ def test_the_goal_is_a_soft_minimum_of_the_slow_copy_around_the_next_block(relat
     )
     state = nudging.observe(model, x, y, ["embed", "blocks.*"])
     bridge = nudging.CreditBridge(
-        hidden=16, draws=3, noise=0.5, relative_noise=relative, temperature=0.2, decay=0.9, lr=0.05,
+        hidden=16,
+        draws=3,
+        noise=0.5,
+        relative_noise=relative,
+        temperature=0.2,
+        decay=0.9,
+        lr=0.05,
         terminal=0.0,
-    )  # fmt: skip
+    )
     for _ in range(4):  # until the slow copy is far from the network
         bridge.update(state)
     signal = torch.softmax(state.outputs, 1) - torch.eye(3).double()[y]

@@ -52,9 +52,16 @@ def test_nudging_a_weighted_loss_changes_the_weighted_terms(shape):
     y[..., :1] = 0 if len(shape) > 1 else y[..., :1]  # every sample has a position that counts
 
     result = nudging.nudge(
-        model, (x, y), nudging.random(2), "hidden", eta=0.3, loss=loss, samples=None,
-        normalisation="none", keep_samples=True,
-    )  # fmt: skip
+        model,
+        (x, y),
+        nudging.random(2),
+        "hidden",
+        eta=0.3,
+        loss=loss,
+        samples=None,
+        normalisation="none",
+        keep_samples=True,
+    )
 
     state = nudging.observe(model, x, y, "hidden", loss=loss)
     before = state.hidden["hidden"].numpy()

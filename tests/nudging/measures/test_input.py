@@ -125,9 +125,12 @@ def test_what_does_not_fit_is_refused_and_the_model_is_untouched(case):
         p.grad = torch.ones_like(p)
     before = snapshot(model)
     given = {
-        "model": model, "data": nets.batch(10), "credit": nudging.backprop, "blocks": "blocks.*",
+        "model": model,
+        "data": nets.batch(10),
+        "credit": nudging.backprop,
+        "blocks": "blocks.*",
         "samples": None,
-    }  # fmt: skip
+    }
     with pytest.raises((ValueError, TypeError, RuntimeError), match=text):
         nudging.nudge(**given | change)
     assert snapshot(model) == before

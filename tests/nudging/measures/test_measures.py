@@ -69,11 +69,16 @@ def test_tiny_gradients_have_cosines_without_a_clamp():
 
     results = [
         nudging.alignment(
-            model, data, nudging.auxiliary(lambda o, t: o.square().sum(1)), "blocks.*",
-            samples=None, floor=1e-35, loss=loss,
+            model,
+            data,
+            nudging.auxiliary(lambda o, t: o.square().sum(1)),
+            "blocks.*",
+            samples=None,
+            floor=1e-35,
+            loss=loss,
         )
         for loss in (None, faint)
-    ]  # fmt: skip
+    ]
     np.testing.assert_allclose(results[0]["cosine"], results[1]["cosine"], rtol=1e-4)
 
 

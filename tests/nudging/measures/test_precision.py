@@ -102,8 +102,18 @@ def test_random_credit_knows_nothing_of_the_directions_of_correlation():
         return outputs.sum(1)
 
     credit = nudging.random(4)
-    nudging.correlation(model, (x, x), credit, "0", loss=loss, samples=None, seed=4, epsilon=1.0,
-                        n_directions=1, batch_size=300)  # fmt: skip
+    nudging.correlation(
+        model,
+        (x, x),
+        credit,
+        "0",
+        loss=loss,
+        samples=None,
+        seed=4,
+        epsilon=1.0,
+        n_directions=1,
+        batch_size=300,
+    )
     (direction,) = [o for o in seen if len(o) == 300 and o.norm(dim=1).min() > 0.5]
     given = credit(nudging.observe(model, x, x, "0", loss=loss))["0"]
     cosine = torch.cosine_similarity(direction, given)

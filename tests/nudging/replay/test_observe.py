@@ -44,10 +44,11 @@ def test_inputs_may_be_named():
     model = nets.make(gpt2)
     named = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
     found, want = (
-        nudging.nudge(model, [(x, TOKENS)], nudging.backprop, "transformer.h.*", loss=next_token,
-                      samples=None)
+        nudging.nudge(
+            model, [(x, TOKENS)], nudging.backprop, "transformer.h.*", loss=next_token, samples=None
+        )
         for x in (named, TOKENS)
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(found["loss_change"], want["loss_change"], rtol=1e-4)
 
 
