@@ -42,10 +42,9 @@ def record_state(
 
     recorder = Recorder(setup.model, setup.modules.values())
     outputs = run(
-        setup.model,
+        setup,
         inputs_of_pass,
         {module: partial(keep, name) for name, module in setup.modules.items()},
-        tensors=setup.tensors,
         interception=None if full_pass_reason else intercepting(recorder.watched, recorder),
     )
     recorder.finish()

@@ -13,38 +13,38 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from resonance_toolkit import device_of, evaluating, is_compiled, preserving_rng
+from nudging._replay.setup import Setup
+from resonance_toolkit import device_of, evaluating, preserving_rng
 
 # Sees the output of a block; what it returns takes its place, unless it is None.
 OutputHook: TypeAlias = Callable[[Tensor], Tensor | None]
 
 
 def run(
-    model: nn.Module,
+    setup: Setup,
     inputs: Any,
     output_hooks: Mapping[nn.Module, OutputHook],
     *,
-    tensors: Mapping[str, Tensor] | None = None,
     interception: AbstractContextManager[None] | None = None,
     hooks_also_first: bool = False,
 ) -> Any:
     """Return what a model gives in eval mode, with hooks on the outputs of some modules.
 
     Args:
-        model: Unwrapped; left as it was found.
+        setup: The model, left as it was found, and the tensors to run it with.
         inputs: A dict holds keyword, a list or tuple positional arguments.
         output_hooks: By module; called after the hooks that the module has already.
-        tensors: Parameters and buffers to run with, instead of the model's own.
         interception: Entered for the time of the call; see `intercepting`.
         hooks_also_first: Call the output hooks before all others of a module, too.
     """
+    model = setup.model
     device = device_of(model)
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(_without_checkpointing(model))
         stack.enter_context(preserving_rng([device]))
-        if any(is_compiled(module) for module in model.modules()):
+        if setup.has_compiled_parts:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
 
         # A model that draws noise draws the same in every pass.
@@ -59,7 +59,7 @@ def run(
                 stack.enter_context(module.register_forward_hook(forward_hook, prepend=True))
 
         args, kwargs = _split_arguments(inputs)
-        return functional_call(model, _tensors_to_run_with(model, tensors), args, kwargs)
+        return functional_call(model, _tensors_to_run_with(setup), args, kwargs)
 
 
 def _split_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -68,15 +68,13 @@ def _split_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), {}
 
 
-def _tensors_to_run_with(
-    model: nn.Module, tensors: Mapping[str, Tensor] | None
-) -> dict[str, Tensor]:
-    """Return the given tensors, and a copy of every buffer."""
-    replacements = dict(tensors or {})
+def _tensors_to_run_with(setup: Setup) -> dict[str, Tensor]:
+    """Return tensors in another precision, if there are any, and a copy of every buffer."""
+    replacements = dict(setup.tensors or {})
 
     # A pass that writes into buffers (statistics, caches) writes into these copies, so that the
     # next one finds the buffers as they were.
-    for name, buffer in model.named_buffers():
+    for name, buffer in setup.model.named_buffers():
         replacements[name] = replacements.get(name, buffer).clone()
     return replacements
 

@@ -150,10 +150,9 @@ class State:
             interception = intercepting(self._recorder.watched, replayer)
 
         return run(
-            self.model,
+            self._setup,
             copy_tensors(self.inputs) if self._overwrites_inputs else self.inputs,
             {self._setup.modules[name]: hook for name, hook in output_hooks.items()},
-            tensors=self._setup.tensors,
             interception=interception,
             hooks_also_first=after is None,
         )
