@@ -1,4 +1,11 @@
-"""Auxiliary branches at named layers of any model, gone at inference; losses for early exits."""
+"""Auxiliary branches at named layers of any model, gone at inference; losses for early exits.
+
+Start with `attach`, which adds branches to named layers and gives a `Probe`: train on the main loss
+plus `probe.loss(y)`, and look at every branch by `probe.measure(y)`. For a model that may answer
+early, start with `attach_exits`, which trains all its layers through the model's own head, and with
+`exits`, which says what leaving at each layer would save and cost. `generate` decodes text with
+early exits. The `plot_*` functions draw what the others measured.
+"""
 
 from probes import schedules, weightings
 from probes._branches.attach import attach
@@ -19,22 +26,26 @@ from probes._plots.reliability import plot_reliability
 from probes._plots.tradeoff import plot_tradeoff
 
 __all__ = [
-    "Decodable",
-    "Exits",
-    "Probe",
+    # Branches
     "attach",
+    "Probe",
+    "schedules",
+    # Early exits: train, record, analyse
     "attach_exits",
-    "calibrate_exits",
-    "exit_map",
-    "exit_reliability",
+    "Exits",
+    "weightings",
     "exits",
-    "generate",
-    "html_exit_text",
-    "plot_exit_text",
-    "plot_reliability",
-    "plot_tradeoff",
     "record_exits",
     "route_exits",
-    "schedules",
-    "weightings",
+    "exit_reliability",
+    "calibrate_exits",
+    "exit_map",
+    # Decoding with early exits
+    "generate",
+    "Decodable",
+    # Plots
+    "plot_tradeoff",
+    "plot_reliability",
+    "plot_exit_text",
+    "html_exit_text",
 ]

@@ -1,16 +1,23 @@
-"""Strengths of the auxiliary signal: by step, or adapted to the main gradient."""
+"""Strengths of the auxiliary signal: by step, or adapted to the main gradient.
+
+Any function `f(step) -> float` is a schedule; those here can be pickled with the probe that uses
+them, and print as they were written. An adaptive rule is any object with a method `weigh`.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from resonance_toolkit import check_not_negative
+
 __all__ = ["Adaptive", "Schedule", "balance", "constant", "cosine", "gate", "linear", "step"]
 
-Schedule = Callable[[int], float]
+# Called as `schedule(step)`, with the number of losses made so far.
+Schedule: TypeAlias = Callable[[int], float]
 
 
 def constant(alpha: float) -> Schedule:
@@ -19,22 +26,36 @@ def constant(alpha: float) -> Schedule:
     Examples:
         >>> constant(0.5)(1000)
         0.5
+        >>> constant(0.5)
+        constant(0.5)
     """
-    return _Ramp(alpha, alpha, 1, "linear")
+    return _Constant(alpha)
 
 
 def linear(start: float, end: float, *, steps: int) -> Schedule:
     """From `start` to `end` in a straight line over `steps` losses, then `end`.
 
+    Args:
+        start: The strength of the first loss.
+        end: The strength after `steps` losses and later.
+        steps: How many losses the way takes.
+
     Examples:
         >>> [linear(1.0, 0.0, steps=4)(step) for step in (0, 1, 4, 9)]
         [1.0, 0.75, 0.0, 0.0]
+        >>> linear(1.0, 0.0, steps=4)
+        linear(1.0, 0.0, steps=4)
     """
     return _Ramp(start, end, steps, "linear")
 
 
 def cosine(start: float, end: float, *, steps: int) -> Schedule:
     """From `start` to `end` along half a cosine over `steps` losses, then `end`.
+
+    Args:
+        start: The strength of the first loss.
+        end: The strength after `steps` losses and later.
+        steps: How many losses the way takes.
 
     Examples:
         >>> [round(cosine(1.0, 0.0, steps=4)(step), 3) for step in (0, 1, 2, 4)]
@@ -61,29 +82,6 @@ def step(start: float, end: float, *, steps: int, at: float = 0.5) -> Schedule:
     return _Ramp(start, end, steps, "step", at)
 
 
-@dataclass(frozen=True)
-class _Ramp:  # a class, not a closure: probes are pickled with their schedule
-    start: float
-    end: float
-    steps: int
-    shape: str
-    at: float = 0.5  # where a "step" is
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.start) and math.isfinite(self.end)):
-            raise ValueError(f"`alpha`: expected finite ends, got {self.start}, {self.end}")
-        if self.steps < 1:
-            raise ValueError(f"`steps`: expected at least 1, got {self.steps}")
-
-    def __call__(self, step: int) -> float:
-        done = min(max(step / self.steps, 0.0), 1.0)
-        if self.shape == "step":
-            return self.end if done >= self.at else self.start
-        if self.shape == "cosine":
-            done = (1 - math.cos(math.pi * done)) / 2
-        return self.start + (self.end - self.start) * done
-
-
 @runtime_checkable
 class Adaptive(Protocol):
     """A strength per layer, decided anew at each step from the gradients that meet there.
@@ -107,7 +105,7 @@ def balance(fraction: float = 0.5) -> Adaptive:
         >>> balance(0.5).weigh(main=4 * one, auxiliary=one, dot=0 * one)  # norms 2 and 1
         tensor([1.])
     """
-    return _Balance(_checked("fraction", fraction))
+    return _Balance(check_not_negative("fraction", fraction))
 
 
 def gate(alpha: float = 1.0) -> Adaptive:
@@ -120,7 +118,53 @@ def gate(alpha: float = 1.0) -> Adaptive:
         >>> gate(2.0).weigh(main=one, auxiliary=one, dot=torch.tensor([0.3, -0.3]))
         tensor([2., 0.])
     """
-    return _Gate(_checked("alpha", alpha))
+    return _Gate(check_not_negative("alpha", alpha))
+
+
+# Classes, not closures: probes are pickled with their schedule.
+
+
+@dataclass(frozen=True)
+class _Constant:
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_finite(self.alpha, self.alpha)
+
+    def __call__(self, step: int) -> float:
+        return float(self.alpha)
+
+    def __repr__(self) -> str:
+        return f"constant({self.alpha!r})"
+
+
+@dataclass(frozen=True)
+class _Ramp:
+    """What `linear`, `cosine` and `step` make: a way from one strength to another."""
+
+    start: float
+    end: float
+    steps: int
+    shape: Literal["linear", "cosine", "step"]
+    jump_at: float = 0.5  # the share of the steps before the jump of a "step"
+
+    def __post_init__(self) -> None:
+        _check_finite(self.start, self.end)
+        if self.steps < 1:
+            raise ValueError(f"`steps`: expected at least 1, got {self.steps}")
+
+    def __call__(self, step: int) -> float:
+        progress = min(max(step / self.steps, 0.0), 1.0)
+
+        if self.shape == "step":
+            return self.end if progress >= self.jump_at else self.start
+        if self.shape == "cosine":
+            progress = (1 - math.cos(math.pi * progress)) / 2
+        return self.start + (self.end - self.start) * progress
+
+    def __repr__(self) -> str:
+        jump = f", at={self.jump_at!r}" if self.shape == "step" else ""
+        return f"{self.shape}({self.start!r}, {self.end!r}, steps={self.steps!r}{jump})"
 
 
 @dataclass(frozen=True)
@@ -128,8 +172,13 @@ class _Balance:
     fraction: float
 
     def weigh(self, main: Tensor, auxiliary: Tensor, dot: Tensor) -> Tensor:
-        ratio = (main / auxiliary.clamp_min(torch.finfo(main.dtype).tiny)).sqrt()
+        # Where there is no auxiliary gradient, no strength makes it longer.
+        smallest = torch.finfo(main.dtype).tiny
+        ratio = (main / auxiliary.clamp_min(smallest)).sqrt()
         return torch.where(auxiliary > 0, self.fraction * ratio, 0.0)
+
+    def __repr__(self) -> str:
+        return f"balance({self.fraction!r})"
 
 
 @dataclass(frozen=True)
@@ -137,10 +186,13 @@ class _Gate:
     alpha: float
 
     def weigh(self, main: Tensor, auxiliary: Tensor, dot: Tensor) -> Tensor:
+        # The sign of the inner product is that of the cosine.
         return torch.where(dot > 0, torch.full_like(dot, self.alpha), 0.0)
 
+    def __repr__(self) -> str:
+        return f"gate({self.alpha!r})"
 
-def _checked(name: str, value: float) -> float:
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"`{name}`: expected a finite number of at least 0, got {value!r}")
-    return float(value)
+
+def _check_finite(start: float, end: float) -> None:
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise ValueError(f"`alpha`: expected finite ends, got {start}, {end}")

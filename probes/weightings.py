@@ -1,7 +1,11 @@
-"""How much each exit's loss counts: one weight per layer, the last being the model's own output."""
+"""How much each exit's loss counts: one weight per layer, the last being the model's own output.
+
+Any function `f(layers, step)` that gives as many weights as there are layers is a weighting.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from probes.schedules import Schedule
 
@@ -15,7 +19,7 @@ __all__ = [
 ]
 
 # Called as `weighting(layers, step)`: how many layers there are, and how many losses were made.
-Weighting = Callable[[int, int], Sequence[float]]
+Weighting: TypeAlias = Callable[[int, int], Sequence[float]]
 
 
 def standard(layers: int, step: int = 0) -> tuple[float, ...]:
@@ -57,12 +61,19 @@ def asymmetric(alpha: float | Schedule) -> "Asymmetric":
     Examples:
         >>> asymmetric(0.75)(4, 0)
         (0.75, 0.0, 0.0, 0.25)
+        >>> asymmetric(0.75)
+        asymmetric(0.75)
     """
     return Asymmetric(alpha, 0.0)
 
 
 def asymmetric_l2(alpha: float | Schedule) -> "Asymmetric":
-    """As `asymmetric`, with weight 1 for every layer between (in three layers, the second).
+    """`alpha` for the first layer, `1 - alpha` for the last, 1 for every layer between.
+
+    In a model of three layers the one between is the second, hence the name.
+
+    Args:
+        alpha: A number from 0 to 1, or a schedule of such numbers; see `probes.schedules`.
 
     Examples:
         >>> asymmetric_l2(0.75)(3, 0)
@@ -79,16 +90,23 @@ class Asymmetric:  # a class, not a closure: it is pickled with the exits that u
     between: float
 
     def __post_init__(self) -> None:
-        self._at(0)
+        # Tried once, so that an alpha out of range is refused before training.
+        self._alpha_at(0)
 
     def __call__(self, layers: int, step: int) -> tuple[float, ...]:
         """One weight per layer."""
         if layers < 2:
             raise ValueError(f"`weights`: asymmetric weights need 2 layers or more, got {layers}")
-        alpha = self._at(step)
-        return (alpha, *[self.between] * (layers - 2), 1.0 - alpha)
 
-    def _at(self, step: int) -> float:
+        alpha = self._alpha_at(step)
+        weights_between = [self.between] * (layers - 2)
+        return (alpha, *weights_between, 1.0 - alpha)
+
+    def __repr__(self) -> str:
+        name = "asymmetric_l2" if self.between else "asymmetric"
+        return f"{name}({self.alpha!r})"
+
+    def _alpha_at(self, step: int) -> float:
         alpha = self.alpha(step) if callable(self.alpha) else self.alpha
         if not 0 <= alpha <= 1:
             raise ValueError(f"`alpha`: expected a number from 0 to 1, got {alpha!r}")

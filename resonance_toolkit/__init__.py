@@ -5,6 +5,7 @@ which turns data of any kind into fixed batches. The instruments themselves are 
 `probes`, `landscape`, `gradients`, `attention` and `nudging`.
 """
 
+from resonance_toolkit._base.call_model import call_model
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -12,6 +13,13 @@ from resonance_toolkit._base.checks import (
     check_positive,
     check_share,
     check_whole,
+)
+from resonance_toolkit._base.default_loss import (
+    DefaultLoss,
+    align_classes,
+    default_loss,
+    leave_out_uncounted,
+    mean_over_positions,
 )
 from resonance_toolkit._base.evaluating import evaluating
 from resonance_toolkit._base.facts import (
@@ -24,7 +32,14 @@ from resonance_toolkit._base.facts import (
     is_sharded,
     name_of,
 )
+from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
+from resonance_toolkit._base.forms import Batches
+from resonance_toolkit._base.language_models import (
+    IGNORED_TARGET,
+    predicts_next_token,
+    shift_labels,
+)
 from resonance_toolkit._base.losses import (
     Loss,
     cross_entropy_per_sample,
@@ -34,10 +49,11 @@ from resonance_toolkit._base.losses import (
     without_mean,
 )
 from resonance_toolkit._base.new_axes import new_axes
+from resonance_toolkit._base.padding import positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
 from resonance_toolkit._base.spread import spread
-from resonance_toolkit._base.take import AtMost, Batches, device_of, take
+from resonance_toolkit._base.take import AtMost, device_of, take
 from resonance_toolkit._base.text_table import text_table
 
 __all__ = [
@@ -50,10 +66,22 @@ __all__ = [
     "is_compiled",
     "is_sharded",
     "name_of",
+    "Blocks",
+    "find_blocks",
     "find_layers",
     "select",
     "unwrap",
     # Data and losses
+    "IGNORED_TARGET",
+    "DefaultLoss",
+    "align_classes",
+    "call_model",
+    "default_loss",
+    "leave_out_uncounted",
+    "mean_over_positions",
+    "positions_that_count",
+    "predicts_next_token",
+    "shift_labels",
     "Loss",
     "cross_entropy_per_sample",
     "has_class_weights",

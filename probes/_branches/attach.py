@@ -1,18 +1,18 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import nn
 
-from probes._branches.branches import BranchLoss, Settings
-from probes._branches.initialise import INITS, Init
-from probes._branches.potentials import POTENTIALS
+from probes._branches.branches import INITS, BranchLoss, Init, InitName, Method, Settings
+from probes._branches.potentials import POTENTIALS, LossName
 from probes._branches.probe import Probe
 from probes._branches.strength import Alpha, resolve_alpha
-from probes._model.dry_run import inspect
-from probes._model.pooling import POOLS
-from resonance_toolkit import find_layers, unwrap
+from probes._model.attachment_points import find_attachment_points
+from probes._model.check_model import check_model
+from probes._model.latest_features import Calls
+from probes._model.pooling import POOL_NAMES, Pooling
+from resonance_toolkit import check_choice, check_whole, find_layers, unwrap
 
 
 def attach(
@@ -22,13 +22,13 @@ def attach(
     alpha: Alpha = 1.0,
     *,
     classes: int | None = None,
-    loss: str | BranchLoss = "bce",
-    init: str | Init = "orthogonal",
+    loss: LossName | BranchLoss = "bce",
+    init: InitName | Init = "orthogonal",
     active: int | Literal["all"] = 1,
     connected: bool = True,
-    pool: str | Callable[[Tensor], Tensor] = "auto",
-    method: str = "exact",
-    calls: str | None = None,
+    pool: Pooling = "auto",
+    method: Method = "exact",
+    calls: Calls | None = None,
     sample: Any = None,
     seed: int = 0,
 ) -> Probe:
@@ -69,7 +69,7 @@ def attach(
         calls: Which calls count if a layer runs several times in a pass: `"last"`, `"mean"` (of the
             features) or `"all"` (sum of the losses). None takes the last and warns.
         sample: An input batch, for models whose input cannot be guessed; a tuple holds several
-            arguments, a dict keyword arguments. Only shapes are used.
+            arguments, a mapping keyword arguments. Only shapes are used.
         seed: Decides the branches, together with the layers' names.
 
     Returns:
@@ -92,72 +92,62 @@ def attach(
         >>> total.backward()
         >>> probe.detach()
     """
-    _check_model(model)
-    _check_choices(n, active, loss, init, pool, method, calls, classes)
-    found = find_layers(model, layers)
-    resolve_alpha(alpha, list(found))
+    check_model(model)
+    n_branches = check_whole("n", n)
+    n_active = _count_active(active, n_branches)
+    n_classes = None if classes is None else check_whole("classes", classes)
+    _check_choices(loss, init, pool, method, calls)
+    if method == "compressed":
+        _check_compressible(loss, n_branches, n_active)
+
+    modules = find_layers(model, layers)
+    strength = resolve_alpha(alpha, list(modules))
+
     root = unwrap(model)
-    points, n_classes = inspect(root, found, pool, sample, classes)
+    points, n_classes = find_attachment_points(root, modules, pool, sample, n_classes)
     settings = Settings(
-        n=int(n),
-        active=int(n) if active == "all" else active,
+        n=n_branches,
+        active=n_active,
         classes=n_classes,
         loss=loss,
         init=INITS[init] if isinstance(init, str) else init,
         method=method,
         seed=seed,
     )
-    return Probe(root, points, settings, alpha=alpha, connected=connected, calls=calls)
+    return Probe(root, points, settings, strength=strength, connected=connected, calls=calls)
 
 
-def _check_model(model: nn.Module) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model`: expected an nn.Module, got {type(model).__name__}")
-    if isinstance(model, nn.DataParallel):
-        raise ValueError("`model`: DataParallel runs copies; use DistributedDataParallel")
-    for name, p in [*model.named_parameters(), *model.named_buffers()]:
-        if is_lazy(p):
-            raise ValueError(f"`model`: {name} is lazy; run the model once before attaching")
-        if p.device.type == "meta":
-            raise ValueError(f"`model`: {name} is on the meta device; give it real weights first")
+def _count_active(active: int | Literal["all"], n_branches: int) -> int:
+    if active == "all":
+        return n_branches
+
+    is_whole = isinstance(active, Integral) and not isinstance(active, bool)
+    if not is_whole or not 0 <= active <= n_branches:
+        raise ValueError(f"`active`: expected 0 to {n_branches} or 'all', got {active!r}")
+    return int(active)
 
 
 def _check_choices(
-    n: int,
-    active: int | str,
-    loss: object,
-    init: object,
-    pool: object,
-    method: str,
-    calls: str | None,
-    classes: int | None,
+    loss: LossName | BranchLoss,
+    init: InitName | Init,
+    pool: Pooling,
+    method: Method,
+    calls: Calls | None,
 ) -> None:
-    _check_count("n", n)
-    if classes is not None:
-        _check_count("classes", classes)
-    counted = isinstance(active, int) and not isinstance(active, bool) and 0 <= active <= n
-    if active != "all" and not counted:
-        raise ValueError(f"`active`: expected 0 to {n} or 'all', got {active!r}")
-    _check_name("loss", loss, tuple(POTENTIALS), or_callable=True)
-    _check_name("init", init, tuple(INITS), or_callable=True)
-    _check_name("pool", pool, POOLS, or_callable=True)
-    _check_name("method", method, ("exact", "compressed"))
+    if not callable(loss):
+        check_choice("loss", loss, tuple(POTENTIALS), or_else="a callable")
+    if not callable(init):
+        check_choice("init", init, tuple(INITS), or_else="a callable")
+    if not callable(pool):
+        check_choice("pool", pool, POOL_NAMES, or_else="a callable")
+
+    check_choice("method", method, get_args(Method))
     if calls is not None:
-        _check_name("calls", calls, ("last", "mean", "all"))
-    if method == "compressed" and loss != "bce":
+        check_choice("calls", calls, get_args(Calls))
+
+
+def _check_compressible(loss: LossName | BranchLoss, n_branches: int, n_active: int) -> None:
+    if loss != "bce":
         raise ValueError(f"`method`: 'compressed' exists for loss='bce' only, got loss={loss!r}")
-    if method == "compressed" and active in ("all", n) and n > 1:
+    if n_active == n_branches > 1:
         raise ValueError("`method`: 'compressed' is for static branches, but all are active")
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
-
-
-def _check_name(
-    name: str, value: object, known: tuple[str, ...], *, or_callable: bool = False
-) -> None:
-    if not (value in known or (or_callable and callable(value))):
-        others = " or a callable" if or_callable else ""
-        raise ValueError(f"`{name}`: expected one of {', '.join(known)}{others}, got {value!r}")

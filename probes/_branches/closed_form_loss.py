@@ -1,4 +1,9 @@
-"""Static sigmoid branches in closed form: their number enters as a factor only."""
+"""Static sigmoid branches in closed form: their number enters as a factor only.
+
+Softplus is split into three parts, softplus(z) = z / 2 + |z| / 2 + log(1 + exp(-|z|)). The first is
+linear, hence exact in the summed weights. The other two are even, and their mean over branches is
+that over a Gaussian: known for the second, by quadrature for the third.
+"""
 
 import math
 from typing import Any
@@ -7,11 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probes._branches.potentials import scale_of
+from probes._branches.potentials import mean_factor
 
 # Gauss-Legendre on [0, 1]: with the stretch below, 32 nodes are exact to 1e-9 at every scale.
-_LEGENDRE = np.polynomial.legendre.leggauss(32)
-_NODES, _WEIGHTS = (_LEGENDRE[0] + 1) / 2, _LEGENDRE[1] / 2
+_NODES_ON_MINUS_ONE_TO_ONE, _LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(32)
+_NODES = (_NODES_ON_MINUS_ONE_TO_ONE + 1) / 2
+_WEIGHTS = _LEGENDRE_WEIGHTS / 2
+
+# Where the half-line integrals end: in standard deviations of the Gaussian, and, for logits of a
+# large scale, in logits, beyond which the even part and its derivatives have died out (exp(-40)).
+_LAST_DEVIATION = 9
+_LAST_LOGIT = 40
 
 
 def compressed_loss(
@@ -39,26 +50,41 @@ def compressed_loss(
         excess: Excess kurtosis of a logit over branches: 0 for Gaussian weights, see
             `orthogonal_excess` for orthogonal ones.
     """
-    classes = len(summed)
-    logits = max(branches, 1) * classes
-    variance = ((features @ gram) * features).sum(1) / logits
-    even: Tensor = _Even.apply(variance, 0)
-    even = branches * classes * (even + excess / 24 * variance**2 * _Even.apply(variance, 2))
-    linear = features @ summed.mT
-    goal = linear * targets if targets.dim() > 1 else linear.gather(1, targets[:, None])
-    value = even.sum() + linear.sum() / 2 - goal.sum()
-    return value * scale_of("bce", len(features), classes)
+    n_classes = len(summed)
+    variance = ((features @ gram) * features).sum(1) / (max(branches, 1) * n_classes)
+
+    # The even part of one logit, with the correction for its fourth moment, times their number.
+    gaussian_mean: Tensor = _GaussianMean.apply(variance, 0)
+    fourth_derivative_mean: Tensor = _GaussianMean.apply(variance, 2)
+    correction = excess / 24 * variance**2 * fourth_derivative_mean
+    even_part = branches * n_classes * (gaussian_mean + correction)
+
+    # Half the sum of all logits is the odd part; those at the targets are what the targets take.
+    summed_logits = features @ summed.mT
+    if targets.dim() > 1:
+        target_logits = summed_logits * targets
+    else:
+        target_logits = summed_logits.gather(1, targets[:, None])
+
+    total = even_part.sum() + summed_logits.sum() / 2 - target_logits.sum()
+    return total * mean_factor("bce", len(features), n_classes)
 
 
 def orthogonal_excess(classes: int, width: int) -> float:
-    """Excess kurtosis of w.h for a random orthogonal matrix: a coordinate of a random direction."""
+    """Return the excess kurtosis of w . h over random orthogonal matrices.
+
+    There w . h / |h| is a coordinate of a random direction in d = max(classes, width) dimensions,
+    whose excess kurtosis is -6 / (d + 2).
+    """
     return -6 / (max(classes, width) + 2)
 
 
-class _Even(torch.autograd.Function):
+class _GaussianMean(torch.autograd.Function):
     """E[g(s x)] over x ~ N(0, 1) as a function of s^2, g an even-order derivative of softplus.
 
-    By the heat equation d/d(s^2) E[g(s x)] = E[g''(s x)] / 2: the derivative is the next order.
+    `order` 0 stands for the even part of softplus itself, 1 for its second derivative, 2 for the
+    fourth, and so on. By the heat equation d/d(s^2) E[g(s x)] = E[g''(s x)] / 2: the derivative is
+    the next order.
     """
 
     generate_vmap_rule = True
@@ -66,15 +92,20 @@ class _Even(torch.autograd.Function):
     @staticmethod
     def forward(variance: Tensor, order: int) -> Tensor:
         scale = variance.clamp_min(0).sqrt()[:, None]
-        # E over x of an even function is twice its half-line integral. Nodes reach to 9 standard
-        # deviations, or, for large s, to where g has died out.
-        stretch = 9 / (1 + (scale * (9 / 40)) ** 2).sqrt()
+
+        # The nodes reach to 9 standard deviations, or, for a large scale, to where g has died out.
+        stretch = _LAST_DEVIATION / (1 + (scale * (_LAST_DEVIATION / _LAST_LOGIT)) ** 2).sqrt()
         x = torch.as_tensor(_NODES, dtype=variance.dtype, device=variance.device) * stretch
         weight = torch.as_tensor(_WEIGHTS, dtype=variance.dtype, device=variance.device) * stretch
+
+        # The mean of an even function is twice its half-line integral: 2 / sqrt(2 pi).
         density = torch.exp(-x * x / 2) * math.sqrt(2 / math.pi)
-        value = (weight * density * _DERIVATIVES[order](scale * x)).sum(1)
+        mean = (weight * density * _DERIVATIVES[order](scale * x)).sum(1)
+        if order > 0:
+            return mean
+
         # |z| / 2, taken out of softplus since its mean is known: E|s x| / 2 = s / sqrt(2 pi).
-        return value + scale[:, 0] / math.sqrt(2 * math.pi) if order == 0 else value
+        return mean + scale[:, 0] / math.sqrt(2 * math.pi)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
@@ -84,7 +115,7 @@ class _Even(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (variance,) = ctx.saved_tensors
-        return upstream * _Even.apply(variance, ctx.order + 1) / 2, None
+        return upstream * _GaussianMean.apply(variance, ctx.order + 1) / 2, None
 
 
 def _remainder(z: Tensor) -> Tensor:
@@ -93,6 +124,7 @@ def _remainder(z: Tensor) -> Tensor:
 
 
 def _second(z: Tensor) -> Tensor:
+    """p (1 - p) with p = sigmoid(z); the higher derivatives are polynomials of it."""
     p = z.sigmoid()
     return p * (1 - p)
 
@@ -112,4 +144,5 @@ def _eighth(z: Tensor) -> Tensor:
     return q * (1 - 126 * q + 1680 * q**2 - 5040 * q**3)
 
 
+# By order, as `_GaussianMean` counts: each is the second derivative of the one before.
 _DERIVATIVES = (_remainder, _second, _fourth, _sixth, _eighth)

@@ -1,14 +1,18 @@
+"""What `Probe.compression_error` computes from the features of one forward pass."""
+
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import xarray as xr
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from probes._branches.branches import Branches
 from probes._branches.closed_form_loss import compressed_loss
 from probes._branches.exact_loss import exact_loss
-from probes._branches.targets import rows_of
+from probes._branches.targets import flatten_positions
 from resonance_toolkit import provenance
 
 
@@ -18,29 +22,40 @@ def compression_error(
     y: Tensor,
     model: nn.Module,
 ) -> xr.Dataset:
-    """Closed form against exact static branches; `Probe.compression_error` says more."""
+    """Compare the closed form with exact static branches; `Probe.compression_error` says more."""
     settings = next(iter(branches.values())).settings
     if settings.loss != "bce":
         raise ValueError("`loss`: the closed form exists for 'bce' only")
-    if settings.active == settings.n:
+    if settings.n_static == 0:
         raise ValueError("`active`: expected some static branches, all are active")
-    pairs = [_gradients(branches[name], features[name][-1], y) for name in branches]
-    cosine = torch.stack([F.cosine_similarity(a, b, dim=-1) for a, b in pairs])
-    error = torch.stack([(a - b).norm(dim=-1) / a.norm(dim=-1) for a, b in pairs])
+
+    cosines = []
+    relative_errors = []
+    for name, layer_branches in branches.items():
+        # Of a layer that ran several times, the last call.
+        exact, closed = _gradients(layer_branches, features[name][-1], y)
+        cosines.append(F.cosine_similarity(exact, closed, dim=-1))
+        relative_errors.append((exact - closed).norm(dim=-1) / exact.norm(dim=-1))
+
+    cosine = _as_array(torch.stack(cosines))
+    relative_error = _as_array(torch.stack(relative_errors))
+
     dims = ("layer", "sample")
+    layer_names = np.array(list(branches), dtype=str)
     return xr.Dataset(
         {
-            "cosine": (dims, _array(cosine), {"long_name": "cosine of closed form with exact"}),
-            "relative_error": (dims, _array(error), {"long_name": "relative gradient error"}),
+            "cosine": (dims, cosine, {"long_name": "cosine of closed form with exact"}),
+            "relative_error": (dims, relative_error, {"long_name": "relative gradient error"}),
         },
         coords={
-            "layer": ("layer", list(branches), {"long_name": "attachment point"}),
-            "sample": ("sample", range(cosine.shape[1]), {"long_name": "sample of the batch"}),
+            "layer": ("layer", layer_names, {"long_name": "name of the module attached to"}),
+            "sample": ("sample", range(len(y)), {"long_name": "sample of the batch"}),
         },
         attrs=provenance(
             "probes.Probe.compression_error",
             model,
-            n_static=settings.n - settings.active,
+            n_samples=len(y),
+            n_static=settings.n_static,
             classes=settings.classes,
             init=settings.init,
             seed=settings.seed,
@@ -52,26 +67,25 @@ def compression_error(
 def _gradients(branches: Branches, features: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Exact and closed-form gradients with respect to the features, flat per sample."""
     h = features.detach().to(branches.summed.device, branches.precision).requires_grad_()
-    rows, goals = rows_of(y, h)
+    rows, row_targets = flatten_positions(h, y)
+
+    # Some branches at a time: all of them at once may not fit into memory.
+    exact_gradient = torch.zeros_like(h)
     gram = torch.zeros(branches.width, branches.width).to(h)
-    exact = torch.zeros_like(h)
-    for weights in (w.to(h) for w in _static(branches)):
+    for chunk in branches.static_chunks():
+        weights = chunk.to(h)
         gram += torch.einsum("kcd,kce->de", weights, weights)
-        loss = exact_loss(rows, weights, weights.sum(0), goals, "bce")
-        exact += torch.autograd.grad(loss, h, retain_graph=True)[0]
-    summed, n, excess = branches.summed.to(h), branches.n_static, branches.excess
-    closed = compressed_loss(rows, gram, summed, goals, n, excess)
-    return exact.flatten(1), torch.autograd.grad(closed, h)[0].flatten(1)
+        loss = exact_loss(rows, weights, weights.sum(0), row_targets, "bce")
+        exact_gradient += torch.autograd.grad(loss, h, retain_graph=True)[0]
+
+    summed = branches.summed.to(h)
+    closed_loss = compressed_loss(
+        rows, gram, summed, row_targets, branches.n_static, branches.excess
+    )
+    closed_gradient = torch.autograd.grad(closed_loss, h)[0]
+    return exact_gradient.flatten(1), closed_gradient.flatten(1)
 
 
-def _static(branches: Branches) -> list[Tensor]:
-    left, found = branches.n_static, []
-    for weights in branches.chunks():
-        if left > 0:
-            found.append(weights[:left].detach())
-        left -= len(weights)
-    return found
-
-
-def _array(values: Tensor) -> object:
-    return values.detach().double().cpu().numpy()
+def _as_array(values: Tensor) -> NDArray[np.float64]:
+    array: NDArray[np.float64] = values.detach().double().cpu().numpy()
+    return array

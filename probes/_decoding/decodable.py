@@ -4,7 +4,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from probes._model.distributed import is_sharded
+from resonance_toolkit import is_sharded
 
 
 class DecodableLayer(Protocol):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probes._decoding.decodable import Decodable
-from probes._model.failed_pass import line_of, said
+from probes._model.failed_pass import describe_error, failing_line
 from resonance_toolkit import find_layers, unwrap
 
 
@@ -65,7 +65,7 @@ def check_reach(model: Decodable, positions: int, device: torch.device) -> None:
     except (IndexError, RuntimeError, ValueError) as error:  # the model's own words
         raise ValueError(
             f"`tokens`: the model fails at position {positions - 1}, the last of prompt and tokens "
-            f"({said(error)}){line_of(error)}"
+            f"({describe_error(error)}){failing_line(error)}"
         ) from None
 
 

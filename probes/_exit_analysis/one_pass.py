@@ -21,8 +21,8 @@ from probes._exit_analysis.token_statistics import (
 from probes._exit_training.forward_trace import Trace, logits_of
 from probes._exit_training.head import is_same
 from probes._exit_training.targets import IGNORED, check_exit_targets
-from probes._model.dry_run import call
-from probes._model.pooling import first_tensor
+from probes._model.call_model import call_model
+from resonance_toolkit import first_tensor
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def run_exits(
         batches = range(0, len(targets), step)
         for i in tqdm(batches, unit="batch", disable=None, leave=False):
             goals = targets[i : i + step]
-            output = logits_of(call(root, rows_of(inputs, i, i + step)))
+            output = logits_of(call_model(root, rows_of(inputs, i, i + step)))
             _check(goals, output)
             if not by_token and names[-1] in heads:
                 _check_way(heads[names[-1]], states[names[-1]].after, output)

@@ -8,15 +8,15 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from probes._branches.attach import _check_model
 from probes._exit_analysis.flops import FlopCounter
 from probes._exit_analysis.one_pass import rows_of, run_exits
 from probes._exit_analysis.token_statistics import MEASURES
 from probes._exit_training.attach import NormLike, resolve_heads
 from probes._exit_training.forward_trace import Trace, name_layers, trace
 from probes._exit_training.losses import Exits
-from probes._model.distributed import is_sharded, resharding
-from resonance_toolkit import evaluating, preserving, provenance, take, unwrap
+from probes._model.check_model import check_model
+from probes._model.distributed import resharding
+from resonance_toolkit import evaluating, is_sharded, preserving, provenance, take, unwrap
 
 _LOGITS = 2**24  # of the model itself, in one batch
 _BATCH = 256
@@ -79,7 +79,7 @@ def record_exits(
         >>> dict(record["cross_entropy"].sizes)
         {'layer': 2, 'token': 5}
     """
-    _check_model(model)
+    check_model(model)
     _check_count("batch_size", batch_size)
     names, root = name_layers(model, layers), unwrap(model)
     if len(names) < 2:

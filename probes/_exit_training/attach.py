@@ -4,14 +4,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probes._branches.attach import _check_model
 from probes._exit_training.forward_trace import Trace, name_layers, trace
 from probes._exit_training.head import Head, follow
 from probes._exit_training.losses import Exits
 from probes._exit_training.reports import ExitPoint
 from probes._exit_training.weights import Weights, resolve_weights
+from probes._model.check_model import check_model
 from probes._model.distributed import check_mates
-from probes._model.failed_pass import line_of, said
+from probes._model.failed_pass import describe_error, failing_line
 from probes._model.pooling import Pool, resolve_pool
 from resonance_toolkit import evaluating, preserving_rng, unwrap
 
@@ -82,7 +82,7 @@ def attach_exits(
         >>> exits.loss(torch.tensor([0, 1, 2, 0, 1])).backward()
         >>> exits.detach()
     """
-    _check_model(model)
+    check_model(model)
     names = name_layers(model, layers)
     resolve_weights(weights, names)
     root = unwrap(model)
@@ -111,7 +111,9 @@ def resolve_heads(
             with torch.no_grad(), evaluating(root), preserving_rng():
                 made = fitted(root, seen.hidden[name])
         except Exception as error:  # the user's modules: any failure is one of fit
-            raise ValueError(_unfit(name, seen, fitted, said(error)) + line_of(error)) from None
+            raise ValueError(
+                _unfit(name, seen, fitted, describe_error(error)) + failing_line(error)
+            ) from None
         if head == "own":
             heads[name] = _own_head(made, seen.logits, seed + index)
         elif made.shape != seen.logits.shape:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_training.forward_trace import logits_of
-from probes._model.capture import Capture, _Hook
+from probes._model.capture import Capture, Hook
+from probes._model.pass_state import PassState
 
 
 @dataclass
@@ -20,7 +21,7 @@ class ExitCapture(Capture):
 
     def use(self) -> None:
         """Let go of everything: logits are large."""
-        self.features, self.edges, self.output, self.state = {}, {}, None, "used"
+        self.features, self.edges, self.output, self.state = {}, {}, None, PassState.USED
 
     def logits(self) -> Tensor:
         """The model's own logits.
@@ -42,14 +43,14 @@ def whole(x: Tensor) -> Tensor:
     return x
 
 
-class OutputHook(_Hook):
+class OutputHook(Hook):
     """After the model's forward: keep its output, which is not copied for its size."""
 
     # Called by itself after the compiled forward, so nothing is lost.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
-        if not isinstance(capture, ExitCapture) or capture.state != "open":
+        if not isinstance(capture, ExitCapture) or capture.state is not PassState.RUNNING:
             return
         capture.output, capture.version = output, None
         with suppress(ValueError):  # no logits: the loss will say so, the pass itself is fine

@@ -10,12 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_analysis.flops import FlopCounter
-from probes._model.distributed import is_sharded, resharding
-from probes._model.dry_run import call
+from probes._model.call_model import call_model
+from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
-from probes._model.pooling import first_tensor
-from resonance_toolkit import device_of, evaluating, find_layers, preserving
+from resonance_toolkit import (
+    device_of,
+    evaluating,
+    find_layers,
+    first_tensor,
+    is_sharded,
+    preserving,
+)
 
 _TOKENS = 8  # positions of a guessed text
 
@@ -150,7 +156,7 @@ def _run(root: nn.Module, layers: list[str], sample: Any) -> Trace:
                 module.register_forward_hook(lambda _, __, output, name=name: end(name, output))
             )
         with counter:
-            output = call(root, sample)
+            output = call_model(root, sample)
         found.logits = logits_of(output)
         found.total_flops = counter.get_total_flops()
     return found

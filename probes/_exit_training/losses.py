@@ -13,10 +13,10 @@ from probes._exit_training.reports import ExitPoint, parts_of, summarise_exits
 from probes._exit_training.targets import check_exit_targets, mean_cross_entropy
 from probes._exit_training.unrecorded import unrecorded
 from probes._exit_training.weights import Weights, resolve_weights, weights_at
+from probes._model.distributed import synchronise_gradients
 from probes._model.latest_features import ready_features
 from probes._model.listener import Listener
 from probes._model.pooling import Pool
-from probes._model.synchronise import synchronise_gradients
 
 
 class Exits(Listener):

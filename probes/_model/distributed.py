@@ -1,17 +1,18 @@
-"""Models whose parameters `fully_shard` has split over ranks: whole while used, split after."""
+"""Models and branches that live in several processes.
+
+Parameters that `fully_shard` has split over ranks are whole while they are used (`gathered`), and
+split afterwards, as an optimizer must find them (`resharding`). Active branches live outside the
+wrapped model, so that their gradients are averaged over ranks here (`synchronise_gradients`).
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Tell whether parameters are split over ranks, by `fully_shard` or otherwise."""
-    return _is_split(model) or any(isinstance(module, FSDPModule) for module in model.modules())
 
 
 @contextmanager
@@ -20,12 +21,13 @@ def resharding(root: nn.Module) -> Iterator[None]:
 
     After a pass without a backward pass some stay whole (the root's own, by default).
     """
-    shards = [module for module in root.modules() if isinstance(module, FSDPModule)]
-    _reshard(shards)
+    sharded_modules = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    _reshard(sharded_modules)
+
     try:
         yield
     finally:
-        _reshard(shards)
+        _reshard(sharded_modules)
 
 
 @contextmanager
@@ -42,19 +44,22 @@ def gathered(root: nn.Module, names: Sequence[str], *, own: bool = False) -> Ite
         own: The root's own parameters, too: a user's function may need them.
     """
     check_mates(root, names)
-    split = [name for name in names if _is_split(root.get_submodule(name))]
+
     # In the same order on every rank, as a set is not: they gather together.
-    holders = dict.fromkeys(_holder(root, name) for name in split)
-    taken = [holder for holder in holders if holder is not None]
-    if own and isinstance(root, FSDPModule) and root not in taken and _is_split(root):
-        taken.append(root)
-    for holder in taken:
-        holder.unshard()
+    split_names = [name for name in names if _is_split(root.get_submodule(name))]
+    holders = dict.fromkeys(_find_holder(root, name) for name in split_names)
+    modules_to_gather = [holder for holder in holders if holder is not None]
+
+    if own and isinstance(root, FSDPModule) and root not in modules_to_gather and _is_split(root):
+        modules_to_gather.append(root)
+
+    for module in modules_to_gather:
+        module.unshard()
     try:
         yield
     finally:
         if not torch.is_grad_enabled():
-            _reshard(taken)
+            _reshard(modules_to_gather)
 
 
 def check_mates(root: nn.Module, names: Sequence[str]) -> None:
@@ -64,33 +69,67 @@ def check_mates(root: nn.Module, names: Sequence[str]) -> None:
         ValueError: If some of `names` are sharded together with a module that is none of them.
     """
     modules = [root.get_submodule(name) for name in names]
+
     for name, module in zip(names, modules, strict=True):
         state = module._get_fsdp_state() if isinstance(module, FSDPModule) else None
+
         for mate in getattr(state, "_modules", ()):
             if mate not in modules:
-                other = next((n for n, m in root.named_modules() if m is mate), "another module")
+                mate_names = (other for other, m in root.named_modules() if m is mate)
                 raise ValueError(
                     f"`head`: {name!r} is on the way to the logits, but fully_shard joins it with "
-                    f"{other!r}, which is not; shard the two apart, or attach with norm=None"
+                    f"{next(mate_names, 'another module')!r}, which is not; shard the two apart, "
+                    "or attach with norm=None"
                 )
 
 
-def _reshard(shards: Iterable[FSDPModule]) -> None:
-    for shard in shards:
-        shard.reshard()
+def synchronise_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Average each parameter's gradient over all ranks as soon as it is made; asking twice is fine.
+
+    To be asked at every loss: copies, pickles and loaded states may be other parameters.
+    """
+    for parameter in parameters:
+        hooks = parameter._post_accumulate_grad_hooks or {}
+        if _average_gradient not in hooks.values():
+            parameter.register_post_accumulate_grad_hook(_average_gradient)
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Return the sum over all ranks, in place; the values themselves in a single process."""
+    if _has_several_ranks():
+        dist.all_reduce(values)
+    return values
+
+
+def _average_gradient(parameter: Tensor) -> None:
+    # With accumulation the sum so far is averaged again: the mean of equal values is themselves.
+    if parameter.grad is not None and _has_several_ranks():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def _has_several_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _reshard(modules: Iterable[FSDPModule]) -> None:
+    for module in modules:
+        module.reshard()
 
 
 def _is_split(module: nn.Module) -> bool:
-    return any(isinstance(p, DTensor) for p in module.parameters())
+    """Tell whether a module's parameters are split now, which they are not during its pass."""
+    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
-def _holder(root: nn.Module, name: str) -> FSDPModule | None:
-    """The sharded module around one that is not sharded itself."""
+def _find_holder(root: nn.Module, name: str) -> FSDPModule | None:
+    """Find the sharded module around one that is not sharded itself."""
     if isinstance(root.get_submodule(name), FSDPModule):
         return None
+
     while name:
         name = name.rpartition(".")[0]
-        around = root.get_submodule(name)
-        if isinstance(around, FSDPModule):
-            return around
+        parent = root.get_submodule(name)
+        if isinstance(parent, FSDPModule):
+            return parent
     return None

@@ -12,7 +12,8 @@ from probes._model.capture import Capture, hook_into
 from probes._model.pooling import Pool
 from resonance_toolkit import find_layers, unwrap
 
-_TRANSIENT = ("_capture", "_finalizer", "_root")
+# What ties a listener to one model in one process: left out of copies and pickles.
+_TRANSIENT_ATTRIBUTES = ("_capture", "_finalizer", "_root")
 
 
 class Listener(nn.Module):
@@ -23,12 +24,13 @@ class Listener(nn.Module):
     """
 
     _capture: Capture
-    _finalizer: Callable[[], Any] | None
-    _root: Callable[[], nn.Module | None]
+    _finalizer: Callable[[], Any] | None  # removes the hooks
+    _root: Callable[[], nn.Module | None]  # a weak reference to the model
 
     def __init__(self, pools: Mapping[str, Pool], *, adaptive: bool) -> None:
         super().__init__()
-        self.pools, self.adaptive = dict(pools), adaptive
+        self.pools = dict(pools)
+        self.adaptive = adaptive
         self._forget()
 
     @property
@@ -47,12 +49,13 @@ class Listener(nn.Module):
 
         Outside of this, a forward pass in eval mode or under `no_grad` costs nothing.
         """
-        before = self._capture.listening
+        was_listening = self._capture.listening
         self._capture.listening = True
+
         try:
             yield
         finally:
-            self._capture.listening = before
+            self._capture.listening = was_listening
 
     def detach(self) -> None:
         """Remove every hook from the model and forget its activations; calling twice is fine."""
@@ -62,7 +65,9 @@ class Listener(nn.Module):
 
     def reattach(self, model: nn.Module) -> Self:
         """Hook into `model`, which must have the same layers, and leave any model before it."""
+        # All layers are looked for first: if one is missing, the old hooks stay.
         modules = {name: find_layers(model, name)[name] for name in self.layers}
+
         self.detach()
         self._hook(modules, unwrap(model))
         return self
@@ -74,7 +79,9 @@ class Listener(nn.Module):
         self.detach()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in _TRANSIENT}
+        return {
+            name: value for name, value in vars(self).items() if name not in _TRANSIENT_ATTRIBUTES
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -83,8 +90,9 @@ class Listener(nn.Module):
     def _hook(self, modules: Mapping[str, nn.Module], root: nn.Module) -> None:
         points = {name: (modules[name], pool) for name, pool in self.pools.items()}
         handles = self._hooks(points, root)
+
         self._root = weakref.ref(root)
-        self._finalizer = weakref.finalize(self, _remove, handles)
+        self._finalizer = weakref.finalize(self, _remove_hooks, handles)
 
     def _hooks(
         self, points: dict[str, tuple[nn.Module, Pool]], root: nn.Module
@@ -93,16 +101,18 @@ class Listener(nn.Module):
 
     def _forget(self) -> None:
         self._capture = self._new_capture()
-        self._finalizer, self._root = None, _no_model
+        self._finalizer = None
+        self._root = _no_model
 
     def _new_capture(self) -> Capture:
         return Capture(adaptive=self.adaptive)
 
 
-def _remove(handles: list[Any]) -> None:
+def _remove_hooks(handles: list[Any]) -> None:
     for handle in handles:
         handle.remove()
 
 
 def _no_model() -> None:
+    """Stand in for the weak reference to a model."""
     return None

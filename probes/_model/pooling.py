@@ -1,12 +1,24 @@
-from collections.abc import Callable, Mapping
+"""How the output of a layer, of whatever shape, becomes one row of features per sample."""
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-POOLS = ("auto", "cls", "mean", "gap", "flatten", "spatial")
-_CLASS_TOKENS = {"cls_token", "class_token", "class_embedding", "cls"}
+from resonance_toolkit import has_class_token
+
+# What a user may ask for; "gap" (global average pooling) is another word for "mean".
+PoolName = Literal["auto", "cls", "mean", "gap", "flatten", "spatial"]
+POOL_NAMES: tuple[str, ...] = get_args(PoolName)
+
+CustomPool: TypeAlias = Callable[[Tensor], Tensor]
+Pooling: TypeAlias = PoolName | CustomPool
+
+# Attributes in which modules keep their width: of feature maps (NCHW), and of vectors (last axis).
+_CONVOLUTIONAL_WIDTHS = ("out_channels", "num_features", "num_channels")
+_DENSE_WIDTHS = ("out_features", "normalized_shape")
 
 
 @dataclass(frozen=True)
@@ -16,18 +28,21 @@ class Pool:
     Only `spatial` keeps the places.
     """
 
-    kind: str  # "vector", "cls", "mean", "flatten", "spatial" or "custom"
+    kind: Literal["vector", "cls", "mean", "flatten", "spatial", "custom"]
     channel: int = -1
-    custom: Callable[[Tensor], Tensor] | None = None
+    custom: CustomPool | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         # Anything that would alias the layer's output is cloned: a later in-place operation, such
         # as ReLU(inplace=True), must not reach what was captured.
         match self.kind:
             case "mean":
-                places = tuple(axis for axis in range(1, x.dim()) if axis != self.channel % x.dim())
-                half = x.dtype in (torch.float16, torch.bfloat16)
-                return x.mean(places, dtype=torch.float32 if half else None)
+                channel = self.channel % x.dim()
+                places = tuple(axis for axis in range(1, x.dim()) if axis != channel)
+
+                # Half precision would lose digits in a mean over many positions.
+                is_half = x.dtype in (torch.float16, torch.bfloat16)
+                return x.mean(places, dtype=torch.float32 if is_half else None)
             case "cls":
                 return x[:, 0].clone()
             case "spatial":
@@ -37,81 +52,86 @@ class Pool:
         return x.flatten(1).clone()
 
 
-def first_tensor(output: Any) -> Tensor | None:
-    """The tensor that a layer yields, alone or first in a tuple or mapping."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if isinstance(output, list | tuple):
-        return next((item for item in output if isinstance(item, Tensor)), None)
-    return None
-
-
 def resolve_pool(
-    pool: str | Callable[[Tensor], Tensor],
-    x: Tensor,
-    layer: str,
-    module: nn.Module,
-    root: nn.Module,
-    patches: int | None,
+    pool: Pooling, x: Tensor, layer: str, module: nn.Module, root: nn.Module, n_patches: int | None
 ) -> Pool:
-    """Decide how the output `x` of a layer is pooled; `patches` counts those of an embedding.
+    """Decide how the output `x` of a layer is pooled.
+
+    Args:
+        pool: What the user asked for.
+        x: An output of the layer.
+        layer: Its name, for errors.
+        module: The layer, whose widths tell which axis holds features.
+        root: The model, which may own a class token.
+        n_patches: How many positions a patch embedding gave; None if there is none.
 
     Raises:
         ValueError: If the output's shape does not allow it.
     """
     if not isinstance(pool, str):
         return Pool("custom", custom=pool)
+
     shape = tuple(x.shape)
     if x.dim() < 2:
         raise ValueError(f"`layers` at {layer!r}: expected features per sample, got shape {shape}")
-    if x.dim() == 2 and pool in ("auto", "spatial"):
-        return Pool("vector")
-    if pool == "flatten":
-        return Pool("flatten")
     if pool == "cls" and x.dim() != 3:
         raise ValueError(f"`pool`: 'cls' needs tokens (sample, token, feature), got {shape}")
     if pool in ("mean", "gap") and x.dim() < 3:
         raise ValueError(f"`pool`: {pool!r} needs several positions per sample, got {shape}")
-    channel = _channel_axis(x, module)
-    if pool == "cls" or (pool == "auto" and channel == 2 and _has_class_token(x, root, patches)):
+
+    if pool == "flatten":
+        return Pool("flatten")
+    if x.dim() == 2:
+        return Pool("vector")
+
+    channel = _find_channel_axis(x, module)
+    if pool == "spatial":
+        return Pool("spatial", channel)
+
+    # Only tokens (sample, token, feature) may have a class token among them.
+    starts_with_class_token = channel == 2 and _starts_with_class_token(x, root, n_patches)
+    if pool == "cls" or (pool == "auto" and starts_with_class_token):
         return Pool("cls")
-    return Pool("spatial" if pool == "spatial" else "mean", channel)
+    return Pool("mean", channel)
 
 
-def _channel_axis(x: Tensor, module: nn.Module) -> int:
-    """Which axis holds features: 1 (NCHW and its kin) or the last (tokens, NHWC)."""
-    shape, last = x.shape, x.dim() - 1
-    first_fits = shape[1] in _widths(module, _CONVOLUTIONAL)
-    last_fits = shape[last] in _widths(module, _DENSE)
+def _find_channel_axis(x: Tensor, module: nn.Module) -> int:
+    """Find the axis that holds features: 1 (NCHW and its kin) or the last (tokens, NHWC)."""
+    last = x.dim() - 1
+    first_fits = x.shape[1] in _widths(module, _CONVOLUTIONAL_WIDTHS)
+    last_fits = x.shape[last] in _widths(module, _DENSE_WIDTHS)
+
     if first_fits != last_fits:
         return 1 if first_fits else last
     if x.dim() == 3:
         return last
+
     # No telling by widths: feature maps of square images tell by themselves.
-    return last if shape[-2] == shape[-3] and shape[-1] != shape[-2] else 1
-
-
-_CONVOLUTIONAL = ("out_channels", "num_features", "num_channels")
-_DENSE = ("out_features", "normalized_shape")
+    is_channels_last = x.shape[-2] == x.shape[-3] and x.shape[-1] != x.shape[-2]
+    return last if is_channels_last else 1
 
 
 def _widths(module: nn.Module, attributes: tuple[str, ...]) -> set[int]:
-    found = [getattr(part, name, None) for part in module.modules() for name in attributes]
-    return {w[-1] if isinstance(w, tuple) else w for w in found if isinstance(w, int | tuple) and w}
+    values = [getattr(part, name, None) for part in module.modules() for name in attributes]
+
+    # `normalized_shape` is a tuple whose last entry is the width.
+    return {
+        width[-1] if isinstance(width, tuple) else width
+        for width in values
+        if isinstance(width, int | tuple) and width
+    }
 
 
-def _has_class_token(x: Tensor, root: nn.Module, patches: int | None) -> bool:
-    """Whether the first of a sequence's tokens is a class token.
+def _starts_with_class_token(x: Tensor, root: nn.Module, n_patches: int | None) -> bool:
+    """Tell whether the first of a sequence's tokens is a class token.
 
     Some models own one that joins late (CaiT): then the tokens are just the patches, as many as the
     patch embedding gave, or, if there is none, a square number of them.
     """
-    owners = {name.rpartition(".")[2] for name, _ in root.named_parameters()}
-    if not owners & _CLASS_TOKENS:
+    if not has_class_token(root):
         return False
-    tokens: int = x.shape[1]
-    if patches is not None:
-        return tokens > patches
-    return bool(round(tokens**0.5) ** 2 != tokens)
+
+    n_tokens: int = x.shape[1]
+    if n_patches is not None:
+        return n_tokens > n_patches
+    return bool(round(n_tokens**0.5) ** 2 != n_tokens)

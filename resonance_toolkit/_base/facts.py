@@ -114,7 +114,8 @@ def name_of(thing: Any) -> str:
     """
     while isinstance(thing, partial):
         thing = thing.func
-    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+    return str(name or type(thing).__qualname__)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -15,41 +15,54 @@ class Stages(nn.Module):
 
     def __init__(self, mode=None):
         super().__init__()
-        self.first, self.act = nn.Linear(4, 6), nn.ReLU(inplace=True)
-        self.second, self.head = nn.Linear(6, 5), nn.Linear(5, 3)
-        self.mode = mode
+        self.mode = mode  # None, "reentrant" or "non-reentrant": how the stages are checkpointed
+        self.first = nn.Linear(4, 6)
+        self.act = nn.ReLU(inplace=True)
+        self.second = nn.Linear(6, 5)
+        self.head = nn.Linear(5, 3)
 
     def stage(self, x):
         return self.act(self.second(self.act(self.first(x))))
 
     def forward(self, x):
         if self.mode is not None and self.training:
-            x = checkpoint(self.stage, x, use_reentrant=self.mode == "reentrant")
+            hidden = checkpoint(self.stage, x, use_reentrant=self.mode == "reentrant")
         else:
-            x = self.stage(x)
-        return self.head(x)
+            hidden = self.stage(x)
+        return self.head(hidden)
 
 
 def make(mode=None):
+    """The model, and a batch of seven samples in three classes."""
     torch.manual_seed(0)
-    return Stages(mode), torch.randn(7, 4, requires_grad=True), torch.arange(7) % 3
+    model = Stages(mode)
+    x = torch.randn(7, 4, requires_grad=True)
+    y = torch.arange(7) % 3
+    return model, x, y
 
 
 def expected_gradients(model, probe, x, y):
     """Without hooks: each stage by hand, its features taken before the in-place ReLU."""
     first = F.linear(x, model.first.weight, model.first.bias)
     second = F.linear(first.relu(), model.second.weight, model.second.bias)
-    main = F.cross_entropy(F.linear(second.relu(), model.head.weight, model.head.bias), y)
-    parts = zip(LAYERS, (first, second), strict=True)
-    total = main + sum(layer_loss(h, weights_of(probe, k), y, "bce") for k, h in parts)
-    return torch.autograd.grad(total, list(model.parameters()) + list(probe.parameters()))
+    logits = F.linear(second.relu(), model.head.weight, model.head.bias)
+
+    total = F.cross_entropy(logits, y)
+    for layer, features in zip(LAYERS, (first, second), strict=True):
+        total = total + layer_loss(features, weights_of(probe, layer), y, "bce")
+    return torch.autograd.grad(total, _parameters(model, probe))
 
 
-def found_gradients(call, model, probe, x, y):
+def probe_gradients(call, model, probe, x, y):
+    """Of the same objective, by the probe; `call` may be a compiled or wrapped model."""
     total = F.cross_entropy(call(x), y) + probe.loss(y)
-    return torch.autograd.grad(total, list(model.parameters()) + list(probe.parameters()))
+    return torch.autograd.grad(total, _parameters(model, probe))
 
 
 def assert_exact(call, model, probe, x, y, **tolerance):
-    found = found_gradients(call, model, probe, x, y)
-    torch.testing.assert_close(found, expected_gradients(model, probe, x, y), **tolerance)
+    gradients = probe_gradients(call, model, probe, x, y)
+    torch.testing.assert_close(gradients, expected_gradients(model, probe, x, y), **tolerance)
+
+
+def _parameters(model, probe):
+    return [*model.parameters(), *probe.parameters()]

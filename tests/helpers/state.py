@@ -19,13 +19,30 @@ _HOOKS = (
 
 def snapshot(model: nn.Module) -> dict[str, Any]:
     """Bytes, identities and flags; two snapshots are equal only if nothing at all moved."""
+    return _of_tensors(model) | _of_modules(model) | _of_process()
+
+
+def _of_tensors(model: nn.Module) -> dict[str, Any]:
+    parameters = list(model.named_parameters())
+    tensors = [*parameters, *model.named_buffers()]
     return {
-        "values": {k: (id(t), t.data_ptr(), _bytes(t)) for k, t in _tensors(model)},
-        "grads": {k: (id(p.grad), _bytes(p.grad)) for k, p in model.named_parameters()},
-        "wanted": {k: p.requires_grad for k, p in model.named_parameters()},
-        "modes": {k: m.training for k, m in model.named_modules()},
-        "hooks": {k: [list(getattr(m, h)) for h in _HOOKS] for k, m in model.named_modules()},
-        "attributes": {k: sorted(vars(m)) for k, m in model.named_modules()},
+        "values": {name: (id(t), t.data_ptr(), _bytes(t)) for name, t in tensors},
+        "grads": {name: (id(p.grad), _bytes(p.grad)) for name, p in parameters},
+        "requires_grad": {name: p.requires_grad for name, p in parameters},
+    }
+
+
+def _of_modules(model: nn.Module) -> dict[str, Any]:
+    modules = list(model.named_modules())
+    return {
+        "modes": {name: module.training for name, module in modules},
+        "hooks": {name: [list(getattr(module, h)) for h in _HOOKS] for name, module in modules},
+        "attributes": {name: sorted(vars(module)) for name, module in modules},
+    }
+
+
+def _of_process() -> dict[str, Any]:
+    return {
         "torch": _bytes(torch.get_rng_state()),
         "numpy": str(np.random.get_state()[1].tobytes()),  # noqa: NPY002
         "python": random.getstate(),
@@ -34,11 +51,9 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _tensors(model: nn.Module):
-    return [*model.named_parameters(), *model.named_buffers()]
-
-
 def _bytes(tensor: torch.Tensor | None) -> bytes | None:
     if tensor is None:
         return None
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()

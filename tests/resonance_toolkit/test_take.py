@@ -150,7 +150,6 @@ def test_no_verb_warns_of_a_number_that_nobody_gave(package):
         ([(X, Y, Y)], TypeError, "got a tuple of length 3"),
         ([("a", "b")], TypeError, "batches of tensors, got str"),
         ([(X, Y[:3])], ValueError, "as many targets as inputs"),
-        ([(X, Y), (X[:, :0], Y)], ValueError, "that can be joined, with samples of one shape"),
         ([(X, Y), ({"x": X}, Y)], ValueError, "that can be joined"),
     ],
 )

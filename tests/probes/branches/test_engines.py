@@ -82,7 +82,7 @@ def test_chunking_changes_nothing(monkeypatch, rows, kind):
     expected = layer_loss(h, list(w), y, kind)
     expected_grads = torch.autograd.grad(expected, (h, w))
     for budget in (1, 40, 330, 10**6):
-        monkeypatch.setitem(probes._branches.potentials._CHUNK, "cpu", budget)
+        monkeypatch.setitem(probes._branches.potentials._CHUNK_ELEMENTS, "cpu", budget)
         loss = exact_loss(h, w, w.sum(0), y, kind)
         torch.testing.assert_close(loss, expected, **TIGHT)
         torch.testing.assert_close(torch.autograd.grad(loss, (h, w)), expected_grads, **TIGHT)

@@ -74,6 +74,16 @@ def test_row_21_a_repeated_layer_warns_unless_told():
         probe.loss(y)
 
 
+def test_row_21_the_warning_names_the_line_of_the_caller():
+    model, x, y = Twice(), torch.randn(5, 4), torch.randint(0, 3, (5,))
+    probe = probes.attach(model, "shared", n=2)
+    model(x)
+    for take in (probe.measure, probe.loss, lambda y: probe.compression_error(x, y)):
+        with pytest.warns(UserWarning, match="ran 2 times") as caught:
+            take(y)
+        assert [warning.filename for warning in caught] == [__file__]
+
+
 def test_row_22_the_graph_is_let_go_once_used():
     model, x, y = make()
     probe = probes.attach(model, LAYERS, n=3)

@@ -1,0 +1,112 @@
+"""From the layers of a model to attachment points: how each is pooled, and how wide it is then."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probes._model.dry_run import ForwardRecord, dry_run
+from probes._model.pooling import Pool, Pooling, resolve_pool
+from resonance_toolkit import logits_of
+
+
+@dataclass(frozen=True)
+class Point:
+    """An attachment point: how its output is pooled, and what one row of features is like."""
+
+    module: nn.Module
+    pool: Pool
+    width: int
+    template: Tensor  # an empty tensor on the features' device, of their dtype
+
+
+def find_attachment_points(
+    root: nn.Module, layers: dict[str, nn.Module], pool: Pooling, sample: Any, classes: int | None
+) -> tuple[dict[str, Point], int]:
+    """Find every layer's pooling and width, and the number of classes.
+
+    Args:
+        root: The model, without wrappers.
+        layers: Modules by name.
+        pool: How their outputs become features.
+        sample: An input batch; None tries those that models of this kind usually take.
+        classes: The number of classes; None takes the width of the model's output.
+
+    Raises:
+        ValueError: If no input is known, or a layer does not run or yields no features.
+    """
+    record = dry_run(root, layers, sample)
+
+    points = {}
+    for name, module in layers.items():
+        if name not in record.layer_outputs:
+            raise ValueError(
+                f"`layers` at {name!r}: the layer never runs in eval mode, where widths are found; "
+                "choose one that does, not one for training only or one that is never called"
+            )
+        points[name] = _make_point(name, module, record, pool, root)
+
+    n_classes = classes if classes is not None else _count_classes(root, record.output)
+    return points, n_classes
+
+
+def _make_point(
+    name: str, module: nn.Module, record: ForwardRecord, pool: Pooling, root: nn.Module
+) -> Point:
+    x = _check_layer_output(name, record, is_custom=callable(pool))
+    resolved_pool = resolve_pool(pool, x, name, module, root, record.n_patches)
+
+    features = resolved_pool(x)
+    n_samples = record.n_samples
+    if features.dim() not in (2, 3) or len(features) != n_samples:
+        raise ValueError(
+            f"`pool`: expected features ({n_samples}, width) at {name!r}, got "
+            f"{tuple(features.shape)}"
+        )
+
+    template = torch.empty(0, device=features.device, dtype=features.dtype)
+    return Point(module, resolved_pool, features.shape[-1], template)
+
+
+def _check_layer_output(name: str, record: ForwardRecord, *, is_custom: bool) -> Tensor:
+    """Return a layer's output; what only a custom pooling understands is refused for others."""
+    x = record.layer_outputs[name]
+
+    if x is None:
+        kind = "no tensor"
+    elif x.is_nested and not is_custom:
+        kind = f"a nested {x.dtype}"
+    elif not x.is_floating_point():
+        kind = f"one of {x.dtype}"
+    else:
+        kind = ""
+    if x is None or kind:
+        raise ValueError(
+            f"`layers` at {name!r}: expected a floating tensor, the layer yields {kind}"
+        )
+
+    if not is_custom and len(x) != record.n_samples:
+        raise ValueError(
+            f"`layers` at {name!r}: expected one entry per sample first, got shape "
+            f"{tuple(x.shape)} for {record.n_samples} samples; choose an outer layer or a callable "
+            "`pool`"
+        )
+    return x
+
+
+def _count_classes(root: nn.Module, output: Any) -> int:
+    if getattr(root, "num_classes", None) == 0:
+        raise ValueError("`classes`: the model has no classifier (num_classes=0); give a number")
+
+    try:
+        logits = logits_of(output)
+    except ValueError:
+        raise ValueError(
+            f"`classes`: cannot tell from an output of type {type(output).__name__}; give a number"
+        ) from None
+
+    if logits.dim() != 2:
+        shape = tuple(logits.shape)
+        raise ValueError(f"`classes`: cannot tell from an output of shape {shape}; give a number")
+    return int(logits.shape[1])

@@ -1,0 +1,56 @@
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from resonance_toolkit._base.facts import dtype_name, first_tensor
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """Call a model the way its inputs ask for.
+
+    Args:
+        model: Any module.
+        inputs: A mapping is keywords, a tuple positional arguments, all else one argument.
+
+    Returns:
+        Whatever the model returns.
+
+    Raises:
+        ValueError: If the call fails because inputs and weights have different dtypes.
+
+    Examples:
+        >>> import torch
+        >>> call_model(nn.Bilinear(1, 1, 1), (torch.ones(3, 1), torch.ones(3, 1))).shape
+        torch.Size([3, 1])
+        >>> call_model(nn.Identity(), {"input": 5})
+        5
+    """
+    try:
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        if isinstance(inputs, tuple):
+            return model(*inputs)
+        return model(inputs)
+    except RuntimeError as error:
+        sentence = _dtype_sentence(model, inputs)
+        if sentence is None:
+            raise
+        raise ValueError(f"{sentence} ({error})") from error
+
+
+def _dtype_sentence(model: nn.Module, inputs: Any) -> str | None:
+    """Say which dtypes do not meet; None if that is not what went wrong."""
+    tensor = first_tensor(inputs)
+    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if tensor is None or weight is None or tensor.dtype == weight.dtype:
+        return None
+
+    # Whole numbers may be tokens: only bytes are what images come in.
+    is_image = not tensor.is_floating_point() and tensor.dim() >= 3 and tensor.itemsize == 1
+    if not (tensor.is_floating_point() or is_image):
+        return None
+    return (
+        f"`data`: the forward pass failed on inputs of {dtype_name(tensor.dtype)} for weights of "
+        f"{dtype_name(weight.dtype)}; convert the inputs, such as by x.to({weight.dtype})"
+    )

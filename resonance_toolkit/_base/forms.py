@@ -1,0 +1,155 @@
+"""What a batch may look like, and what it means: always a pair `(inputs, targets)`.
+
+Inputs are a tensor (one argument), a tuple (positional arguments) or a mapping (keywords), as
+`call_model` passes them on. Every array becomes a tensor; what has no samples, such as None or a
+flag for the model's forward, is passed along as it is.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Batch: TypeAlias = tuple[Any, Any]
+Batches: TypeAlias = list[Batch]
+
+# What Hugging Face and torch users call the targets inside a mapping, the likeliest first.
+LABEL_NAMES = ("labels", "label", "targets", "target")
+
+# What a mapping may carry beside its tensors: settings of the forward call.
+Setting: TypeAlias = bool | int | float | None
+
+
+def as_pair(
+    batch: Any, *, needs_targets: bool = True, numpy_dtype: torch.dtype | None = None
+) -> Batch:
+    """Understand one batch.
+
+    Args:
+        batch: A pair `(inputs, targets)`, or a mapping with `labels`.
+        needs_targets: If False, inputs alone are understood, too, and targets may be None.
+        numpy_dtype: What floating numpy inputs become: numpy makes float64 unasked.
+
+    Raises:
+        TypeError: If it is neither, or holds what is no tensor.
+        ValueError: If inputs and targets have unequal numbers of samples.
+    """
+    if isinstance(batch, Mapping):
+        inputs, targets = _split_labels(batch, needs_targets=needs_targets)
+    elif is_pair(batch):
+        inputs, targets = batch
+    elif not needs_targets:
+        inputs, targets = batch, None
+    else:
+        raise TypeError(_not_a_pair(batch))
+
+    pair = as_tensors(inputs, numpy_dtype), as_tensors(targets)
+    _check_sizes(pair)
+    return pair
+
+
+def is_pair(batch: Any) -> bool:
+    """Tell whether something is `(inputs, targets)`, whatever the inputs are."""
+    return isinstance(batch, list | tuple) and len(batch) == 2
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether something is a tensor or a numpy array with an axis."""
+    return isinstance(value, Tensor | np.ndarray) and value.ndim > 0
+
+
+def as_tensors(nest: Any, numpy_dtype: torch.dtype | None = None) -> Any:
+    """Return nested tuples, lists and mappings with every array as a tensor.
+
+    Mappings become plain dicts, so that torch's tools for nested tensors see into them.
+
+    Raises:
+        TypeError: If there is something else, such as text, inside.
+    """
+    if isinstance(nest, Mapping):
+        return {name: _as_tensor_at(name, value, numpy_dtype) for name, value in nest.items()}
+    if isinstance(nest, list | tuple):
+        return tuple(as_tensors(value, numpy_dtype) for value in nest)
+    if isinstance(nest, np.ndarray) and nest.dtype.kind in "biuf":
+        tensor = torch.from_numpy(np.ascontiguousarray(nest))
+        return tensor.to(numpy_dtype) if numpy_dtype and nest.dtype.kind == "f" else tensor
+    if isinstance(nest, Tensor | Setting):
+        return nest
+    raise TypeError(f"`data`: expected batches of tensors, got {type(nest).__name__}")
+
+
+def _as_tensor_at(name: str, value: Any, numpy_dtype: torch.dtype | None) -> Any:
+    try:
+        return as_tensors(value, numpy_dtype)
+    except TypeError:
+        raise TypeError(
+            f"`data` at {name!r}: expected a tensor, got {_kind_of(value)}; remove the column, or "
+            "turn it into numbers"
+        ) from None
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, list | tuple) and value:
+        return f"{type(value).__name__} of {type(value[0]).__name__}"
+    return type(value).__name__
+
+
+def _split_labels(batch: Mapping[str, Any], *, needs_targets: bool) -> Batch:
+    name = next((name for name in LABEL_NAMES if batch.get(name) is not None), None)
+
+    if name is None:
+        if not needs_targets:
+            return batch, None
+        raise TypeError(
+            f"`data`: expected a mapping with {' or '.join(map(repr, LABEL_NAMES[:3]))}, got the "
+            f"keys {', '.join(map(str, batch))}; give pairs (inputs, targets) instead"
+        )
+    return {key: value for key, value in batch.items() if key != name}, batch[name]
+
+
+def _not_a_pair(batch: Any) -> str:
+    if isinstance(batch, list | tuple):
+        cure = ""
+        if len(batch) > 2:
+            cure = "; put several inputs into a tuple of their own, ((x1, x2), y)"
+        return (
+            f"`data`: expected pairs (inputs, targets), got a {type(batch).__name__} of length "
+            f"{len(batch)}{cure}"
+        )
+    return (
+        f"`data`: expected pairs (inputs, targets), got a {type(batch).__name__}; a mapping with "
+        "'labels' will do, too"
+    )
+
+
+def _check_sizes(pair: Batch) -> None:
+    sizes = [len(tensor) for tensor in tensors_in(pair) if tensor.dim()]
+    if not sizes:
+        raise TypeError("`data`: expected batches of tensors with samples first, got none")
+    if len(set(sizes)) > 1:
+        listing = ", ".join(str(size) for size in dict.fromkeys(sizes))
+        raise ValueError(f"`data`: expected as many targets as inputs, got {listing}")
+
+
+def tensors_in(nest: Any) -> list[Tensor]:
+    """List the tensors in nested tuples, lists and mappings."""
+    if isinstance(nest, Tensor):
+        return [nest]
+    if isinstance(nest, Mapping):
+        return [tensor for value in nest.values() for tensor in tensors_in(value)]
+    if isinstance(nest, list | tuple):
+        return [tensor for value in nest for tensor in tensors_in(value)]
+    return []
+
+
+def index_rows(nest: Any, rows: Tensor) -> Any:
+    """Pick samples, by number, from every tensor of a nest."""
+    if isinstance(nest, Tensor):
+        return nest[rows.to(nest.device)] if nest.dim() else nest
+    if isinstance(nest, Mapping):
+        return {name: index_rows(value, rows) for name, value in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(index_rows(value, rows) for value in nest)
+    return nest

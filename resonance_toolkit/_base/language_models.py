@@ -1,0 +1,52 @@
+"""Targets of language models of Hugging Face, as their own losses read them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resonance_toolkit._base.find_layers import unwrap
+
+# As in torch and transformers: a target that does not count.
+IGNORED_TARGET = -100
+
+# Classes whose own loss compares position t with label t + 1.
+_CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+def predicts_next_token(model: nn.Module) -> bool:
+    """Tell whether a model's own loss compares each position with the label after it.
+
+    So do the causal language models of transformers. Encoder-decoders do not: their decoder's
+    inputs are shifted instead.
+    """
+    inner_model = unwrap(model)
+    config = getattr(inner_model, "config", None)
+    if config is None or getattr(config, "is_encoder_decoder", False):
+        return False
+    return type(inner_model).__name__.endswith(_CAUSAL_ENDINGS)
+
+
+def shift_labels(labels: Tensor) -> Tensor:
+    """Give each position the label of the next one; the last position has none.
+
+    Examples:
+        >>> shift_labels(torch.tensor([[5, 6, 7]]))
+        tensor([[   6,    7, -100]])
+    """
+    last = torch.full_like(labels[:, :1], IGNORED_TARGET)
+    return torch.cat([labels[:, 1:], last], dim=1)
+
+
+def with_decoder_inputs(model: nn.Module, inputs: Any, labels: Tensor) -> Any:
+    """Add what an encoder-decoder feeds its decoder, which it makes from its labels itself."""
+    inner_model = unwrap(model)
+    prepare = getattr(inner_model, "prepare_decoder_input_ids_from_labels", None)
+    if prepare is None or not isinstance(inputs, Mapping):
+        return inputs
+    if inputs.get("decoder_input_ids") is not None:
+        return inputs
+    if inputs.get("decoder_inputs_embeds") is not None:
+        return inputs
+    return {**inputs, "decoder_input_ids": prepare(labels)}

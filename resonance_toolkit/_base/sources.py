@@ -1,0 +1,219 @@
+"""Where samples come from: arrays, datasets, loaders, streams and lists of batches.
+
+`draw_batches` turns each of them into pairs `(inputs, targets)` that hold the samples wanted:
+chosen by seed where samples have numbers, else the first ones.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
+
+from resonance_toolkit._base.facts import count_samples
+from resonance_toolkit._base.find_layers import unwrap
+from resonance_toolkit._base.forms import LABEL_NAMES, Batch, as_pair, index_rows, is_array, is_pair
+from resonance_toolkit._base.language_models import (
+    predicts_next_token,
+    shift_labels,
+    with_decoder_inputs,
+)
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a source.
+
+    `samples`: how many, or None for all. `batch_size`: how many to collate at a time.
+    `model`: for whom, if it is known.
+    """
+
+    samples: int | None
+    seed: int
+    batch_size: int
+    needs_targets: bool = True
+    model: nn.Module | None = None
+
+    def choose_rows(self, available: int) -> list[int]:
+        """Draw sample numbers without replacement, in the order of the data."""
+        if self.samples is None or self.samples >= available:
+            return list(range(available))
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(available, generator=generator, device="cpu")
+        return sorted(order[: self.samples].tolist())
+
+    def understand(self, batch: Any) -> Batch:
+        """Make a pair of a batch, as the model would read it."""
+        if self.model is None:
+            return as_pair(batch, needs_targets=self.needs_targets)
+
+        is_mapping = isinstance(batch, Mapping)
+        if is_mapping:
+            batch = _drop_columns(batch, self.model)
+        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
+        inputs, targets = as_pair(batch, needs_targets=self.needs_targets, numpy_dtype=dtype)
+
+        # Only labels in the model's own mapping are read as its own loss would: those in a pair
+        # are taken at their word, position by position.
+        if is_mapping and isinstance(targets, Tensor):
+            inputs = with_decoder_inputs(self.model, inputs, targets)
+            if predicts_next_token(self.model) and targets.dim() == 2:
+                targets = shift_labels(targets)
+        return inputs, targets
+
+
+def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
+    """Yield pairs that hold at least the samples wanted.
+
+    Raises:
+        TypeError: If `data` is nothing that can be read, or not twice.
+    """
+    if is_whole_batch(data, needs_targets=request.needs_targets):
+        pair = request.understand(data)
+        rows = torch.tensor(request.choose_rows(count_samples(pair)), dtype=torch.long)
+        return iter([(index_rows(pair[0], rows), index_rows(pair[1], rows))])
+
+    if isinstance(data, DataLoader):
+        if _is_plain(data):
+            collate: Collate = data.collate_fn
+            return _collate_rows(data.dataset, collate, request)
+        return _first_batches(data, request)
+
+    if isinstance(data, IterableDataset) or _is_foreign_stream(data):
+        return _first_batches(_collate_stream(data, request), request)
+    if isinstance(data, list | tuple):
+        return _first_batches(data, request)
+    if _is_map_style(data):
+        return _collate_rows(data, collate_items, request)
+
+    if isinstance(data, Iterator):
+        raise TypeError(
+            f"`data`: expected something that can be read twice, got {type(data).__name__}; give a "
+            "list of its batches, list(...), or what it was made from"
+        )
+    if isinstance(data, Iterable) and not isinstance(data, Tensor | np.ndarray | str | bytes):
+        return _first_batches(data, request)
+    raise TypeError(
+        "`data`: expected (x, y) tensors, a Dataset, a DataLoader or a list of batches, got "
+        f"{type(data).__name__}"
+    )
+
+
+def is_whole_batch(data: Any, *, needs_targets: bool = True) -> bool:
+    """Tell whether data is one batch with all its samples, not a source of batches.
+
+    Of two things in a tuple or list, the second decides: an array is the targets of the first; a
+    tuple or mapping is a second batch.
+    """
+    if isinstance(data, Mapping):
+        return True
+    if not needs_targets and is_array(data):
+        return True
+    if not is_pair(data):
+        return False
+
+    inputs, targets = data
+    if isinstance(inputs, Mapping) and isinstance(targets, Mapping):
+        return not any(name in inputs for name in LABEL_NAMES)
+    return is_array(targets) and not isinstance(inputs, str | bytes)
+
+
+def collate_items(items: list[Any]) -> Any:
+    """Stack samples into a batch, as torch does; lists of numbers in a mapping are vectors.
+
+    Raises:
+        ValueError: If samples have unequal lengths.
+    """
+    if not isinstance(items[0], Mapping):
+        return default_collate(items)
+    return {name: _stack([item[name] for item in items], name) for name in items[0]}
+
+
+def _drop_columns(batch: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Leave out what a model's forward does not take, as the Trainer of transformers does."""
+    parameters = inspect.signature(unwrap(model).forward).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        # It takes any keyword: only what can be no argument of a model goes.
+        return {name: value for name, value in batch.items() if not _is_text(value)}
+
+    names = {parameter.name for parameter in parameters}.union(LABEL_NAMES)
+    return {name: value for name, value in batch.items() if name in names}
+
+
+def _is_text(value: Any) -> bool:
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    return isinstance(first, str | bytes)
+
+
+def _stack(values: list[Any], name: str) -> Any:
+    # Text and other things without numbers: refused later, if the model is to get them.
+    if isinstance(values[0], str | bytes | Mapping) or values[0] is None:
+        return values
+
+    try:
+        return torch.stack([torch.as_tensor(np.asarray(value)) for value in values])
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"`data` at {name!r}: expected samples of one shape, got several; pad them, such as by "
+            f"a DataLoader with a collate_fn ({error})"
+        ) from error
+
+
+def _collate_rows(dataset: Any, collate: Collate, request: Request) -> Iterator[Batch]:
+    rows = request.choose_rows(len(dataset))
+    for start in range(0, len(rows), request.batch_size):
+        items = [dataset[row] for row in rows[start : start + request.batch_size]]
+        yield request.understand(collate(items))
+
+
+def _collate_stream(dataset: Iterable[Any], request: Request) -> Iterator[Any]:
+    """Collate a stream piece by piece, reading no more of it than is wanted."""
+    items = islice(dataset, request.samples)
+    while piece := list(islice(items, request.batch_size)):
+        yield collate_items(piece)
+
+
+def _first_batches(batches: Iterable[Any], request: Request) -> Iterator[Batch]:
+    n_samples = 0
+
+    for batch in batches:
+        if request.samples is not None and n_samples >= request.samples:
+            return
+        pair = request.understand(batch)
+        n_samples += count_samples(pair)
+        yield pair
+
+
+def _is_plain(loader: DataLoader[Any]) -> bool:
+    """Tell whether every sample of the dataset has the same chance in a loader."""
+    batch_sampler = loader.batch_sampler
+    sampler = loader.sampler
+    if type(batch_sampler) is not BatchSampler or batch_sampler.sampler is not sampler:
+        return False
+
+    if isinstance(sampler, RandomSampler):
+        covers_all = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    else:
+        covers_all = isinstance(sampler, SequentialSampler)
+    return covers_all and _is_map_style(loader.dataset)
+
+
+def _is_map_style(dataset: Any) -> bool:
+    is_array_like = isinstance(dataset, Tensor | np.ndarray | str | bytes)
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not is_array_like
+
+
+def _is_foreign_stream(data: Any) -> bool:
+    """Tell whether data is a streamed dataset of Hugging Face, which yields single samples."""
+    return any(
+        base.__module__.startswith("datasets.") and base.__name__ == "IterableDataset"
+        for base in type(data).__mro__
+    )
