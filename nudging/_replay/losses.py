@@ -15,6 +15,7 @@ from resonance_toolkit import (
     cross_entropy_per_sample,
     ignore_index_of,
     logits_of,
+    mean_over_positions,
     name_of,
     without_mean,
 )
@@ -41,13 +42,11 @@ class MeanOfSample:
         if terms.dim() < 2:
             return terms
 
-        terms_by_sample = terms.flatten(1)
         if self.ignored_target is None or targets.shape != terms.shape:
-            return terms_by_sample.mean(1)
+            return terms.flatten(1).mean(1)
 
         # Torch leaves ignored targets out of its own mean, too.
-        is_counted: Tensor = (targets != self.ignored_target).flatten(1)
-        return (terms_by_sample * is_counted).sum(1) / is_counted.sum(1)
+        return mean_over_positions(terms, targets != self.ignored_target)
 
 
 def make_loss_per_sample(loss: Loss | None) -> Loss:
