@@ -1,4 +1,9 @@
-"""Loss surfaces around and between models, their roughness and curvature."""
+"""Loss surfaces around and between models, their roughness and curvature.
+
+Start with `grid(model, data)`, the loss on a plane through the weights, and draw it with
+`plot_contour`. `line` and `plane` go from one model to others, `trajectory` shows a training run,
+and `curvature` measures what a plane cannot: the eigenvalues of the Hessian.
+"""
 
 from landscape._curvature.curvature import curvature
 from landscape._curvature.eigenvectors import eigenvectors
@@ -20,22 +25,27 @@ from landscape._surfaces.smoothness import smoothness
 from landscape._surfaces.trajectory import trajectory
 
 __all__ = [
-    "bend",
-    "curvature",
-    "curvature_map",
-    "curve",
-    "dilution",
-    "eigenvectors",
+    # Around a model
     "grid",
-    "html_surface",
     "line",
+    "curvature_map",
+    # Between models, and along training
     "plane",
+    "bend",
+    "curve",
+    "trajectory",
+    "principal_directions",
+    # What a surface is like
+    "smoothness",
+    "dilution",
+    # Curvature at the weights
+    "curvature",
+    "eigenvectors",
+    # Plots
     "plot_contour",
-    "plot_density",
-    "plot_line",
     "plot_surface",
     "plot_surfaces",
-    "principal_directions",
-    "smoothness",
-    "trajectory",
+    "plot_line",
+    "plot_density",
+    "html_surface",
 ]

@@ -1,4 +1,9 @@
-"""Functional tests of a credit signal, block by block."""
+"""Functional tests of a credit signal, block by block.
+
+Start with `nudge`: it moves each block's output a little against a credit, such as `backprop()`,
+and says whether the loss falls. `measure` adds the angle with the gradient and the correlation of
+predicted and true changes; `audit` says whether such numbers mean anything in this network.
+"""
 
 from nudging._credits.auxiliary import auxiliary
 from nudging._credits.backprop import backprop
@@ -25,27 +30,33 @@ from nudging._replay.observe import observe
 from nudging._replay.state import State
 
 __all__ = [
-    "CreditBridge",
-    "EquilibriumPropagation",
-    "State",
-    "StateBridge",
-    "alignment",
-    "audit",
-    "auxiliary",
-    "backprop",
-    "correlation",
-    "depth_utility",
-    "direct_feedback",
-    "drift",
-    "feedback",
-    "load_credit",
-    "measure",
+    # Measures of a credit
     "nudge",
+    "alignment",
+    "correlation",
+    "measure",
+    # Measures of a network, and of its training
+    "audit",
+    "stability",
+    "depth_utility",
+    "drift",
+    # Credits: each is made by a call
+    "backprop",
+    "random",
+    "auxiliary",
+    "direct_feedback",
+    "feedback",
+    "EquilibriumPropagation",
+    "StateBridge",
+    "CreditBridge",
+    # Credits in files
+    "saved_credit",
+    "load_credit",
+    # What a credit sees
     "observe",
+    "State",
+    # Plots
+    "plot_nudge",
     "plot_alignment",
     "plot_dissociation",
-    "plot_nudge",
-    "random",
-    "saved_credit",
-    "stability",
 ]

@@ -3,12 +3,12 @@ from typing import Any
 
 from torch import nn
 
-from landscape._curvature.curvature import curvature_of, split_vector, start_vector
-from landscape._curvature.estimates import extreme_eigenvalues
-from landscape._curvature.matrix import Curvature, multiplying
+from landscape._curvature.estimates import Effort, top_vectors
+from landscape._curvature.matrix import MatrixKind
+from landscape._curvature.setup import MatrixRequest, curvature_of, start_vector
 from landscape._directions.parameters import Params
-from landscape._evaluation.checks import check_counts, check_tolerances
-from resonance_toolkit import AtMost, preserving_rng
+from landscape._evaluation.checks import check_limits
+from resonance_toolkit import AtMost, check_whole
 
 
 def eigenvectors(
@@ -17,13 +17,13 @@ def eigenvectors(
     *,
     k: int = 2,
     loss: Callable[..., Any] | None = None,
-    matrix: str = "hessian",
+    matrix: MatrixKind = "hessian",
     over: str | Sequence[str] | None = None,
     samples: int | None = AtMost(500),
     seed: int = 0,
     tolerance: float = 1e-3,
     max_products: int = 200,
-    memory: int = 2**31,
+    memory: float = 2**31,
     batch_size: int | None = None,
 ) -> list[Params]:
     """The eigenvectors of the `k` largest eigenvalues, as directions by parameter name.
@@ -32,15 +32,15 @@ def eigenvectors(
         model: Called as `model(inputs)`; left as it was found.
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
         k: How many.
-        loss: As in `curvature`.
-        matrix: As in `curvature`.
-        over: As in `curvature`.
-        samples: As in `curvature`.
-        seed: As in `curvature`.
-        tolerance: As in `curvature`.
-        max_products: As in `curvature`.
-        memory: As in `curvature`.
-        batch_size: As in `curvature`.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; cross-entropy by default.
+        matrix: `"hessian"` or `"gauss-newton"`; see `curvature`.
+        over: Names or patterns of the parameters; all trained ones by default.
+        samples: How many samples to draw, if there are so many; None takes all.
+        seed: Decides samples and start vectors.
+        tolerance: Error allowed in each eigenvalue, relative to it.
+        max_products: Products allowed; what has not converged by then is given as it is.
+        memory: Bytes that retained graphs may take; beyond it, they are made anew for each product.
+        batch_size: Samples at a time; by default as many as keep activations in the cache.
 
     Returns:
         Unit vectors, largest eigenvalue first, each with the sum of its numbers positive.
@@ -57,30 +57,24 @@ def eigenvectors(
         >>> first["weight"].abs().round(decimals=3)
         tensor([[1., 0.]])
     """
-    about = curvature_of(
-        model, data, loss, matrix, over, samples=samples, seed=seed, memory=memory,
+    seed = check_whole("seed", seed, at_least=None)
+    request = MatrixRequest(
+        data,
+        loss=loss,
+        matrix=matrix,
+        over=over,
+        samples=samples,
+        seed=seed,
+        memory=memory,
         batch_size=batch_size,
-    )  # fmt: skip
-    if type(k) is not int or not 1 <= k <= len(start_vector(about)):
-        raise ValueError(f"`k`: expected 1 to {len(start_vector(about))}, got {k!r}")
-    check_counts(max_products=max_products)
-    check_tolerances(tolerance=tolerance)
-    return top_vectors(about, k, tolerance=tolerance, max_products=max_products, seed=seed)
+    )
+    curvature_matrix = curvature_of(model, request)
 
+    k = check_whole("k", k)
+    n_parameters = len(start_vector(curvature_matrix))
+    if k > n_parameters:
+        raise ValueError(f"`k`: expected 1 to {n_parameters}, got {k!r}")
+    max_products = check_whole("max_products", max_products)
+    check_limits(tolerance=tolerance)
 
-def top_vectors(
-    about: Curvature, k: int, *, tolerance: float = 1e-3, max_products: int = 200, seed: int
-) -> list[Params]:
-    """Unit eigenvectors of the largest eigenvalues, of a fixed sign."""
-    with preserving_rng(), multiplying(about) as product:
-        found = extreme_eigenvalues(
-            product, start_vector(about), k, tolerance, max_products, seed, both_ends=False
-        )
-    if len(found.values) < k:
-        raise ValueError(
-            f"`max_products`: {len(found.values)} products of {len(start_vector(about))} numbers "
-            f"give no {k} eigenvectors"
-        )
-    vectors = [found.vector(-1 - i) for i in range(k)]
-    vectors = [v / v.norm() * (-1.0 if v.double().sum() < 0 else 1.0) for v in vectors]
-    return [split_vector(v, about.params) for v in vectors]
+    return top_vectors(curvature_matrix, k, Effort(tolerance, max_products, seed))

@@ -1,6 +1,7 @@
-"""Estimates from matrix products: extreme eigenvalues, trace, spectral density."""
+"""Estimates from matrix products: extreme eigenpairs, trace, spectral density."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -8,83 +9,129 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape._curvature.lanczos import Ritz, lanczos
-from landscape._curvature.matrix import Product
+from landscape._curvature.matrix import CurvatureMatrix, Product, matrix_vector_product
+from landscape._curvature.setup import split_vector, start_vector
+from landscape._directions.parameters import Params
+from resonance_toolkit import preserving_rng
 
 Array = NDArray[np.float64]
+
+# Points at which a density is given.
 _DENSITY_POINTS = 1001
 
+# Probes before the standard error of a trace is believed.
+_FEWEST_PROBES = 5
 
-def gaussian(like: Tensor, seed: int) -> Tensor:
-    """A random start vector, the same on every device."""
-    numbers = torch.randn(len(like), generator=_generator(seed), dtype=torch.float64)
-    return numbers.to(like)
+
+@dataclass(frozen=True)
+class Effort:
+    """How well eigenvalues are to be known, and what that may cost.
+
+    Attributes:
+        tolerance: Error allowed, relative to each of the largest eigenvalues, and to the norm of
+            the matrix for the smallest.
+        max_products: Products allowed.
+        seed: Decides the start vector.
+    """
+
+    tolerance: float
+    max_products: int
+    seed: int
 
 
 def extreme_eigenvalues(
-    product: Product,
-    like: Tensor,
-    k: int,
-    tolerance: float,
-    max_products: int,
-    seed: int,
-    *,
-    both_ends: bool = True,
+    product: Product, template: Tensor, k: int, effort: Effort, *, both_ends: bool = True
 ) -> Ritz:
-    """Lanczos until the `k` largest (and `k` smallest) eigenvalues are known well enough.
+    """Run Lanczos until the `k` largest (and `k` smallest) eigenvalues are known well enough.
 
-    Well enough: the largest to `tolerance` relative to each, the smallest relative to the norm.
+    Args:
+        product: Multiplies a vector by the matrix.
+        template: A vector of the right length, type and device.
+        k: Eigenvalues at each end.
+        effort: When to stop.
+        both_ends: Whether the smallest matter.
     """
 
-    def enough(found: Ritz) -> bool:
-        if len(found.values) < 2 * k:
+    def is_enough(ritz: Ritz) -> bool:
+        if len(ritz.values) < 2 * k:
             return False
-        norm = np.abs(found.values[[0, -1]]).max()
-        top = found.bounds[-k:] <= tolerance * np.abs(found.values[-k:])
-        bottom = found.bounds[:k] <= tolerance * norm
+
+        matrix_norm = np.abs(ritz.values[[0, -1]]).max()
+        top = ritz.bounds[-k:] <= effort.tolerance * np.abs(ritz.values[-k:])
+        bottom = ritz.bounds[:k] <= effort.tolerance * matrix_norm
         return bool(top.all() and (bottom.all() or not both_ends))
 
-    return lanczos(product, gaussian(like, seed), max_products, enough=enough, seed=seed)
+    start = _gaussian(template, effort.seed)
+    return lanczos(product, start, effort.max_products, is_enough=is_enough, seed=effort.seed)
+
+
+def top_vectors(matrix: CurvatureMatrix, k: int, effort: Effort) -> list[Params]:
+    """Unit eigenvectors of the `k` largest eigenvalues, of a fixed sign."""
+    template = start_vector(matrix)
+    with preserving_rng(), matrix_vector_product(matrix) as product:
+        ritz = extreme_eigenvalues(product, template, k, effort, both_ends=False)
+
+    if len(ritz.values) < k:
+        raise ValueError(
+            f"`max_products`: {len(ritz.values)} products of {len(template)} numbers "
+            f"give no {k} eigenvectors"
+        )
+
+    # An eigenvector comes with either sign: the sum of its numbers is made positive.
+    vectors = [ritz.vector(-1 - i) for i in range(k)]
+    vectors = [v / v.norm() * (-1.0 if v.double().sum() < 0 else 1.0) for v in vectors]
+    return [split_vector(vector, matrix.params) for vector in vectors]
 
 
 def estimate_trace(
-    product: Product, known: Ritz, tolerance: float, max_probes: int, seed: int
+    product: Product, ritz: Ritz, tolerance: float, max_probes: int, seed: int
 ) -> tuple[float, float, int]:
-    """Trace and its standard error: exact on the Lanczos basis, Hutchinson's beside it.
+    """Estimate the trace: exact on the Lanczos basis, Hutchinson's estimator beside it.
 
-    Stops when the standard error is below `tolerance` times the trace, never on two similar means.
+    With `Q` the basis and `z` random signs, `tr A = tr(Q A Q') + E[z' P A P z]`, `P = 1 - Q' Q`:
+    the first part is known, and its eigenvalues no longer make the second one noisy. Stops when the
+    standard error is below `tolerance` times the trace, never on two similar means.
 
     Returns:
         The estimate, its standard error (0 if the basis is complete), and the products spent.
     """
-    exact = float(known.values.sum())
-    basis = known.basis
+    known_part = float(ritz.values.sum())
+    basis = ritz.basis
     if len(basis) == basis.shape[1]:
-        return exact, 0.0, 0
+        return known_part, 0.0, 0
+
     generator = _generator(seed + 1)
-    found: list[float] = []
+    estimates: list[float] = []
     for _ in range(max_probes):
         signs = torch.randint(0, 2, (basis.shape[1],), generator=generator) * 2 - 1
         probe = signs.to(basis)
         probe -= basis.T @ (basis @ probe)
-        found.append(torch.dot(probe.double(), product(probe).double()).item())
-        if len(found) >= min(5, max_probes):
-            error = _standard_error(found)
-            if error <= tolerance * abs(exact + float(np.mean(found))):
+        estimates.append(torch.dot(probe.double(), product(probe).double()).item())
+
+        if len(estimates) >= min(_FEWEST_PROBES, max_probes):
+            error = _standard_error(estimates)
+            if error <= tolerance * abs(known_part + float(np.mean(estimates))):
                 break
-    if not found:
+
+    if not estimates:
         return math.nan, math.nan, 0
-    return exact + float(np.mean(found)), _standard_error(found), len(found)
+    return known_part + float(np.mean(estimates)), _standard_error(estimates), len(estimates)
 
 
 def estimate_density(
-    product: Product, like: Tensor, runs: int, steps: int, seed: int
+    product: Product, template: Tensor, runs: int, steps: int, seed: int
 ) -> tuple[Array, Array]:
     """Eigenvalues and their density, by stochastic Lanczos quadrature with Gaussian bumps."""
-    found = [lanczos(product, _signs(like, seed + 2 + i), steps, seed=seed) for i in range(runs)]
-    if not found:
+    # Seeds other than those of eigenvalues and trace.
+    starts = (_random_signs(template, seed + 2 + i) for i in range(runs))
+    quadratures = [lanczos(product, start, steps, seed=seed) for start in starts]
+    if not quadratures:
         return np.full(_DENSITY_POINTS, np.nan), np.full(_DENSITY_POINTS, np.nan)
-    nodes = np.concatenate([run.values for run in found])
-    weights = np.concatenate([run.weights for run in found]) / runs
+
+    nodes = np.concatenate([ritz.values for ritz in quadratures])
+    weights = np.concatenate([ritz.weights for ritz in quadratures]) / runs
+
+    # Bumps are a hundredth of the spectrum wide; one with a single value has no width of its own.
     spread = np.ptp(nodes) or max(abs(nodes[0]), 1.0) * 1e-3
     width = spread / 100
     values = np.linspace(nodes.min() - 6 * width, nodes.max() + 6 * width, _DENSITY_POINTS)
@@ -92,13 +139,21 @@ def estimate_density(
     return values, bumps @ weights / (width * math.sqrt(2 * math.pi))
 
 
-def _standard_error(found: list[float]) -> float:
-    return float(np.std(found, ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+def _standard_error(estimates: list[float]) -> float:
+    if len(estimates) < 2:
+        return math.nan
+    return float(np.std(estimates, ddof=1) / math.sqrt(len(estimates)))
 
 
-def _signs(like: Tensor, seed: int) -> Tensor:
-    signs = torch.randint(0, 2, (len(like),), generator=_generator(seed)) * 2 - 1
-    return signs.to(like)
+def _gaussian(template: Tensor, seed: int) -> Tensor:
+    """A random start vector, the same on every device."""
+    numbers = torch.randn(len(template), generator=_generator(seed), dtype=torch.float64)
+    return numbers.to(template)
+
+
+def _random_signs(template: Tensor, seed: int) -> Tensor:
+    signs = torch.randint(0, 2, (len(template),), generator=_generator(seed)) * 2 - 1
+    return signs.to(template)
 
 
 def _generator(seed: int) -> torch.Generator:

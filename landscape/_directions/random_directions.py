@@ -1,20 +1,35 @@
-"""A random direction, held in half the memory of the weights it moves."""
+"""Random directions, held in half the memory of the weights they move.
 
+`draw_directions` gives one or two of them. Each keeps its Gaussian numbers at half precision and a
+factor for each filter; everything else is worked out from these when it is needed, a few rows at a
+time: by `summands`, to add a direction to the weights, or as tensors written out.
+"""
+
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from landscape._directions.parameters import Params
+from landscape._directions.vectors import (
+    ROW_BUDGET,
+    Direction,
+    RowwiseDirection,
+    dot,
+    normalising_factors,
+    row_slices,
+    take_rows,
+)
 
-Direction = Mapping[str, Tensor]
-Term = tuple[Tensor, Tensor | None, float]
-_AT_ONCE = 2**18  # numbers; widening a whole layer would be another copy of it
+# Numbers, a factor for each filter (None: 1), and a weight: their product is added up.
+Summand = tuple[Tensor, Tensor | None, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn(Mapping[str, Tensor]):
-    """A random direction: `scale * (numbers - share * first)`, tensor by tensor.
+class RandomDirection(RowwiseDirection):
+    """A random direction: `factor * (numbers - share * first)`, tensor by tensor.
 
     Two of them take the memory of one copy of a float32 model. With the saved weights, which are
     what restores a model bit for bit, that makes two copies: what two directions written out take.
@@ -22,22 +37,21 @@ class Drawn(Mapping[str, Tensor]):
     Attributes:
         numbers: Gaussian, at half precision: all else is worked out from them, so that norms and
             angles are as exact as the weights.
-        scales: A factor for each filter, in the type of the weights.
+        factors: A factor for each filter, in the type of the weights.
         first: The numbers of the direction that this one is orthogonal to.
         share: How much of `first` is taken away.
     """
 
     numbers: Params
-    scales: Params
+    factors: Params
     first: Params
     share: float = 0.0
 
     def __getitem__(self, name: str) -> Tensor:
-        scale = self.scales[name]
-        whole = scale.new_zeros(self.numbers[name].shape)
-        for rows in row_slices(whole):
-            _rows(whole, rows).copy_(rows_of(self, name, rows))
-        return whole
+        tensor = self.factors[name].new_zeros(self.numbers[name].shape)
+        for rows in row_slices(tensor.shape):
+            take_rows(tensor, rows).copy_(self.materialise_rows(name, rows))
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.numbers)
@@ -45,41 +59,91 @@ class Drawn(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def shape_of(self, name: str) -> torch.Size:
+        """Shape of a tensor, without making it."""
+        return self.numbers[name].shape
 
-def terms_of(direction: Direction, name: str, rows: slice) -> Sequence[Term]:
-    """What adds up to rows of a direction: numbers, a scale for them if any, and a weight."""
-    if not isinstance(direction, Drawn):
-        return [(_rows(direction[name], rows), None, 1.0)]
-    scale = _scale(direction, name, rows)
-    own: Term = (_rows(direction.numbers[name], rows), scale, 1.0)
+    def materialise_rows(self, name: str, rows: slice) -> Tensor:
+        """Some rows of a tensor, written out in the type of the weights."""
+        factor = self.factor_of_rows(name, rows)
+        total = take_rows(self.numbers[name], rows).to(factor.dtype, copy=True)
+        if self.share:
+            total.sub_(take_rows(self.first[name], rows), alpha=self.share)
+        return total.mul_(factor)
+
+    def factor_of_rows(self, name: str, rows: slice) -> Tensor:
+        """The factors of some rows; one number for all of them stays one."""
+        factor = self.factors[name]
+        is_by_row = factor.dim() > 0 and len(factor) > 1
+        return take_rows(factor, rows) if is_by_row else factor
+
+
+def summands(direction: Direction, name: str, rows: slice) -> Sequence[Summand]:
+    """What adds up to some rows of a direction, without writing them out."""
+    if not isinstance(direction, RandomDirection):
+        return [(take_rows(direction[name], rows), None, 1.0)]
+
+    factor = direction.factor_of_rows(name, rows)
+    numbers: Summand = (take_rows(direction.numbers[name], rows), factor, 1.0)
     if not direction.share:
-        return [own]
-    return [(_rows(direction.first[name], rows), scale, -direction.share), own]
+        return [numbers]
+    return [(take_rows(direction.first[name], rows), factor, -direction.share), numbers]
 
 
-def rows_of(direction: Direction, name: str, rows: slice) -> Tensor:
-    """Some rows of a direction, written out."""
-    if not isinstance(direction, Drawn):
-        return _rows(direction[name], rows)
-    scale = _scale(direction, name, rows)
-    total = _rows(direction.numbers[name], rows).to(scale.dtype, copy=True)
-    if direction.share:
-        total.sub_(_rows(direction.first[name], rows), alpha=direction.share)
-    return total.mul_(scale)
+def draw_directions(
+    tensors: Params,
+    modules: Mapping[str, nn.Module],
+    normalisation: str,
+    *,
+    seed: int,
+    count: int,
+) -> Sequence[RandomDirection]:
+    """Draw one or two Gaussian directions: orthogonal to each other, then normalised."""
+    numbers = [draw_numbers(tensors, seed, axis) for axis in range(count)]
+    ones = {name: torch.ones((), dtype=t.dtype, device=t.device) for name, t in tensors.items()}
+    directions = [RandomDirection(of_axis, ones, numbers[0]) for of_axis in numbers]
+
+    if count == 2:
+        first, second = directions
+        directions[1] = _orthogonal(second, first)
+
+    return [
+        replace(axis, factors=normalising_factors(axis, tensors, modules, normalisation))
+        for axis in directions
+    ]
 
 
-def row_slices(tensor: Tensor) -> list[slice]:
-    """Cut a tensor into pieces of whole rows, few numbers each."""
-    if tensor.numel() <= _AT_ONCE:
-        return [slice(None)]
-    step = max(1, _AT_ONCE * len(tensor) // tensor.numel())
-    return [slice(begin, begin + step) for begin in range(0, len(tensor), step)]
+def draw_numbers(tensors: Params, seed: int, axis: int) -> Params:
+    """Draw Gaussian numbers that depend on seed, axis and name alone, at half precision.
+
+    Drawn on the CPU: every device and precision gets the same ones, and leaving one parameter out
+    changes no other.
+    """
+    numbers_by_name = {}
+    for name, tensor in tensors.items():
+        key = hashlib.sha256(f"{seed}/{axis}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
+
+        # In pieces: the float64 numbers of a whole layer would be two copies of it.
+        numbers = torch.empty(tensor.numel(), dtype=torch.float16)
+        for piece in numbers.split(ROW_BUDGET):
+            piece.copy_(torch.randn(len(piece), generator=generator, dtype=torch.float64))
+
+        numbers_by_name[name] = numbers.view(tensor.shape).to(tensor.device)
+    return numbers_by_name
 
 
-def _rows(tensor: Tensor, rows: slice) -> Tensor:
-    return tensor[rows] if tensor.dim() else tensor
+def random_direction(tensors: Params, seed: int, axis: int) -> Params:
+    """Draw the same numbers as tensors, in the type of the weights."""
+    numbers = draw_numbers(tensors, seed, axis)
+    return {name: numbers.pop(name).to(tensor.dtype) for name, tensor in tensors.items()}
 
 
-def _scale(direction: Drawn, name: str, rows: slice) -> Tensor:
-    scale = direction.scales[name]
-    return _rows(scale, rows) if len(scale.shape) and len(scale) > 1 else scale
+def _orthogonal(second: RandomDirection, first: RandomDirection) -> RandomDirection:
+    squared_length = dot(first, first)
+
+    # Twice: once leaves the round-off of nearly parallel directions.
+    for _ in range(2):
+        share = dot(first, second) / squared_length if squared_length else 0.0
+        second = replace(second, share=second.share + share)
+    return second

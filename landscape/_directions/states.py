@@ -14,10 +14,10 @@ State = nn.Module | Mapping[str, Tensor]
 
 def state_tensors(model: nn.Module) -> Params:
     """Every floating parameter and buffer of a model, each once, by name."""
-    inner = unwrap(model)
-    parameters: Params = dict(inner.named_parameters())
-    everything = parameters | dict(inner.named_buffers())
-    return {name: t for name, t in everything.items() if t.is_floating_point()}
+    inner_model = unwrap(model)
+    parameters: Params = dict(inner_model.named_parameters())
+    tensors = parameters | dict(inner_model.named_buffers())
+    return {name: t for name, t in tensors.items() if t.is_floating_point()}
 
 
 def parameter_names(model: nn.Module) -> list[str]:
@@ -25,32 +25,40 @@ def parameter_names(model: nn.Module) -> list[str]:
     return [name for name, p in unwrap(model).named_parameters() if p.is_floating_point()]
 
 
-def read_state(state: State, like: Params, argument: str) -> Params:
-    """The tensors of a model or state dict that correspond to `like`.
+def read_state(state: State, template: Params, argument: str) -> Params:
+    """The tensors of a model or state dict that correspond to those of `template`.
+
+    Args:
+        state: What the user gave.
+        template: Tensors whose names, shapes, types and devices are taken over.
+        argument: What the user calls it, for the error.
 
     Raises:
         ValueError: If one is missing or of another shape.
         TypeError: If `state` is neither.
     """
     if isinstance(state, nn.Module):
-        found: Mapping[str, Any] = state_tensors(state)
+        tensors: Mapping[str, Any] = state_tensors(state)
     elif isinstance(state, Mapping):
-        found = state
+        tensors = state
     else:
         raise TypeError(
             f"`{argument}`: expected a module or a state dict, got {type(state).__name__}"
         )
-    for name, tensor in like.items():
-        got = tuple(found[name].shape) if name in found else "nothing"
-        if got != tuple(tensor.shape):
-            raise ValueError(f"`{argument}` at {name!r}: expected {tuple(tensor.shape)}, got {got}")
-    return {n: found[n].detach().to(t.device, t.dtype) for n, t in like.items()}
+
+    for name, tensor in template.items():
+        expected = tuple(tensor.shape)
+        actual = tuple(tensors[name].shape) if name in tensors else "nothing"
+        if actual != expected:
+            raise ValueError(f"`{argument}` at {name!r}: expected {expected}, got {actual}")
+
+    return {name: tensors[name].detach().to(t.device, t.dtype) for name, t in template.items()}
 
 
 def difference(state: State, origin: Params, argument: str) -> Params:
     """How far a state is from `origin`, tensor by tensor."""
-    there = read_state(state, origin, argument)
-    return {name: there[name] - tensor.detach() for name, tensor in origin.items()}
+    end = read_state(state, origin, argument)
+    return {name: end[name] - tensor.detach() for name, tensor in origin.items()}
 
 
 def combine(weights: Sequence[float], directions: Sequence[Params]) -> Params:

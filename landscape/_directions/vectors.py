@@ -1,97 +1,162 @@
-"""Directions in parameter space: given ones, and how to orthogonalise, normalise and measure."""
+"""Directions as vectors: how to orthogonalise, normalise and measure them.
+
+A direction is a mapping of tensors by parameter name. It may be a plain dictionary or a
+`RowwiseDirection`, which works its tensors out when asked; inner products take either kind, a few
+rows at a time, and sum in float64.
+"""
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from landscape._directions.parameters import Params, filter_norm
-from landscape._directions.random_directions import Direction, Drawn, row_slices, rows_of
 
-NORMALISATIONS = ("filter", "layer", "unit", "none")
+Direction = Mapping[str, Tensor]
+Normalisation = Literal["filter", "layer", "unit", "none"]
+NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
+
+# Numbers handled at a time: in float64, 2 MB. Widening a whole layer would be another copy of it.
+ROW_BUDGET = 2**18
 
 
-def given_direction(given: Direction, moving: Params, *, copy: bool) -> Params:
-    """Check that a direction fits the tensors that move, and bring it to their device and dtype.
+class RowwiseDirection(Mapping[str, Tensor]):
+    """A direction that gives some rows of its tensors without making the others."""
+
+    @abstractmethod
+    def shape_of(self, name: str) -> torch.Size:
+        """Shape of a tensor, without making it."""
+
+    @abstractmethod
+    def materialise_rows(self, name: str, rows: slice) -> Tensor:
+        """Some rows of a tensor, written out."""
+
+
+def read_direction(direction: Direction, tensors: Params, *, copy: bool) -> Params:
+    """Check that a user's direction fits the tensors, and bring it to their device and dtype.
 
     Args:
-        given: Tensors by name.
-        moving: What they must fit.
+        direction: Tensors by name.
+        tensors: What they must fit.
         copy: Whether to copy tensors that could be used as they are.
     """
-    for name in sorted(moving.keys() | given.keys()):
-        want = tuple(moving[name].shape) if name in moving else "nothing (it does not move)"
-        got = tuple(given[name].shape) if name in given else "nothing"
-        if got != want:
-            raise ValueError(f"`directions` at {name!r}: expected {want}, got {got}")
-        if not torch.isfinite(given[name]).all():
+    for name in sorted(tensors.keys() | direction.keys()):
+        expected = tuple(tensors[name].shape) if name in tensors else "nothing (it does not move)"
+        actual = tuple(direction[name].shape) if name in direction else "nothing"
+        if actual != expected:
+            raise ValueError(f"`directions` at {name!r}: expected {expected}, got {actual}")
+        if not torch.isfinite(direction[name]).all():
             raise ValueError(f"`directions` at {name!r}: expected finite numbers, got NaN or inf")
-    # A direction made of the weights themselves would move along with them.
-    own = {t.untyped_storage().data_ptr() for t in moving.values()}
-    found = {}
-    for name, tensor in moving.items():
-        alias = given[name].untyped_storage().data_ptr() in own
-        found[name] = given[name].detach().to(tensor.device, tensor.dtype, copy=copy or alias)
-    return found
+
+    # A direction made of the weights themselves would move along with them: it is copied.
+    weight_addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
+    fitted = {}
+    for name, tensor in tensors.items():
+        is_alias = direction[name].untyped_storage().data_ptr() in weight_addresses
+        fitted[name] = (
+            direction[name].detach().to(tensor.device, tensor.dtype, copy=copy or is_alias)
+        )
+    return fitted
 
 
 def orthogonalise(axes: Sequence[Params]) -> None:
     """Make the second direction orthogonal to the first, in place (Gram-Schmidt)."""
     first, second = axes
-    length = dot(first, first)
-    for _ in range(2):  # twice: once leaves the round-off of nearly parallel directions
-        share = dot(first, second) / length if length else 0.0
+    squared_length = dot(first, first)
+
+    # Twice: once leaves the round-off of nearly parallel directions.
+    for _ in range(2):
+        share = dot(first, second) / squared_length if squared_length else 0.0
         for name, tensor in second.items():
             tensor.sub_(first[name], alpha=share)
 
 
-def scales_of(
-    direction: Direction, moving: Params, owners: Mapping[str, nn.Module], how: str
+def normalising_factors(
+    direction: Direction,
+    tensors: Params,
+    modules: Mapping[str, nn.Module],
+    normalisation: str,
 ) -> Params:
     """What to multiply a direction by: `filter` and `layer` like the weights, `unit` as one vector.
 
     A filter (or layer) whose weights or whose direction are zero gets the zero direction.
+
+    Args:
+        direction: Tensors by name.
+        tensors: The weights, by the same names.
+        modules: Their owners, which tell what a filter is.
+        normalisation: One of `NORMALISATIONS`.
     """
-    if how in ("unit", "none"):
-        factor = 1 / (norm(direction) or 1.0) if how == "unit" else 1.0
+    if normalisation in ("unit", "none"):
+        factor = 1 / (norm(direction) or 1.0) if normalisation == "unit" else 1.0
         return {
-            n: torch.full((), factor, dtype=t.dtype, device=t.device) for n, t in moving.items()
+            name: torch.full((), factor, dtype=tensor.dtype, device=tensor.device)
+            for name, tensor in tensors.items()
         }
-    scales = {}
-    for name, weights in moving.items():
-        owner = owners.get(name) if how == "filter" else None
-        # Without owner and name the tensor is one filter: the layer itself.
-        key = name if how == "filter" else ""
-        wanted = filter_norm(weights.detach(), owner, key)
-        have = filter_norm(direction[name], owner, key)
-        scales[name] = torch.where(have > 0, wanted / have, 0.0)
-    return scales
+
+    factors = {}
+    for name, weights in tensors.items():
+        # Without owner and name a tensor is one filter: the layer itself.
+        owner = modules.get(name) if normalisation == "filter" else None
+        filter_name = name if normalisation == "filter" else ""
+
+        weight_norm = filter_norm(weights.detach(), owner, filter_name)
+        direction_norm = filter_norm(direction[name], owner, filter_name)
+        factors[name] = torch.where(direction_norm > 0, weight_norm / direction_norm, 0.0)
+    return factors
 
 
-def normalise(direction: Params, moving: Params, owners: Mapping[str, nn.Module], how: str) -> None:
-    """Scale a direction in place; see `scales_of`."""
-    if how != "none":
-        for name, scale in scales_of(direction, moving, owners, how).items():
-            direction[name].mul_(scale)
+def normalise(
+    direction: Params, tensors: Params, modules: Mapping[str, nn.Module], normalisation: str
+) -> None:
+    """Scale a direction in place; see `normalising_factors`."""
+    if normalisation == "none":
+        return
+    for name, factor in normalising_factors(direction, tensors, modules, normalisation).items():
+        direction[name].mul_(factor)
 
 
 def dot(a: Direction, b: Direction) -> float:
     """Inner product, summed in float64."""
-    total = []
-    for name, shaped in (a.numbers if isinstance(a, Drawn) else a).items():
-        for rows in row_slices(shaped):
-            first, second = (rows_of(d, name, rows).flatten().double() for d in (a, b))
-            total.append(torch.dot(first, second).item())
-    return math.fsum(total)
+    partial_sums = []
+    for name in a:
+        shape = a.shape_of(name) if isinstance(a, RowwiseDirection) else a[name].shape
+        for rows in row_slices(shape):
+            a_rows = materialise_rows(a, name, rows).flatten().double()
+            b_rows = materialise_rows(b, name, rows).flatten().double()
+            partial_sums.append(torch.dot(a_rows, b_rows).item())
+    return math.fsum(partial_sums)
 
 
-def norm(a: Direction) -> float:
+def norm(direction: Direction) -> float:
     """Euclidean length, summed in float64."""
-    return math.sqrt(dot(a, a))
+    return math.sqrt(dot(direction, direction))
 
 
 def cosine(a: Direction, b: Direction) -> float:
     """Cosine between two directions; NaN if one is zero."""
-    length = norm(a) * norm(b)
-    return dot(a, b) / length if length else math.nan
+    lengths = norm(a) * norm(b)
+    return dot(a, b) / lengths if lengths else math.nan
+
+
+def materialise_rows(direction: Direction, name: str, rows: slice) -> Tensor:
+    """Some rows of a direction, written out."""
+    if isinstance(direction, RowwiseDirection):
+        return direction.materialise_rows(name, rows)
+    return take_rows(direction[name], rows)
+
+
+def row_slices(shape: torch.Size) -> list[slice]:
+    """Cut a tensor of this shape into pieces of whole rows, few numbers each."""
+    if shape.numel() <= ROW_BUDGET:
+        return [slice(None)]
+    step = max(1, ROW_BUDGET * shape[0] // shape.numel())
+    return [slice(begin, begin + step) for begin in range(0, shape[0], step)]
+
+
+def take_rows(tensor: Tensor, rows: slice) -> Tensor:
+    """A view of some rows; of a single number, the number."""
+    return tensor[rows] if tensor.dim() else tensor

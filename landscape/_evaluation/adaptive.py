@@ -1,121 +1,201 @@
-"""Few evaluations instead of all: progressive points on the grid, interpolation, an estimate."""
+"""Few evaluations instead of all: progressive points on the grid, interpolation, an estimate.
 
-from dataclasses import replace
+Each round interpolates the loss from the points evaluated so far, estimates the error, and adds
+points: far from the others, where two interpolants disagree, and some at random.
+
+    start -> interpolate -> estimate small enough? -> interpolate everything
+                 ^                | no
+                 |                v
+                 +---------- add points    (too many, or hopeless: evaluate everything)
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from landscape._evaluation.interpolate import interpolate
-from landscape._evaluation.point import Scene
+from landscape._evaluation.interpolate import Kernel, interpolate
+from landscape._evaluation.point import limiting_threads
 from landscape._evaluation.points import Run
+from landscape._evaluation.problem import Problem
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Method = Literal["exact", "adaptive"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
-_START = 6  # points along each axis to begin with
-_GUIDED, _RANDOM = 12, 8  # points added at a time
-_MOST = 0.4  # share of the points from which evaluating all of them is no dearer
-_HOPELESS = 20.0  # times the tolerance, after `_PATIENCE` points: a chaotic surface
-_PATIENCE = 236
-_MAX_MARGINS = 2000  # samples
+# Points along each axis to begin with.
+_START = 6
+
+# Points added in a round: guided by doubt, and at random for an honest estimate.
+_GUIDED = 12
+_RANDOM = 8
+
+# Share of the points from which evaluating all of them is no dearer.
+_MOST = 0.4
+
+# A chaotic surface: after the first 6 x 6 points and ten rounds of 20 (236 points), the estimate is
+# still more than 20 times the tolerance.
+_HOPELESS = 20.0
+_PATIENCE = _START**2 + 10 * (_GUIDED + _RANDOM)
+
+# Samples beyond which a margin of each would make the table too large.
+_MAX_MARGINS = 2000
 
 
-def with_margins(scene: Scene) -> Scene:
-    """Have the margin of each sample recorded too, if this is a classification of few samples.
-
-    Accuracy is a step function and interpolates badly; margins are continuous, and tell it.
-    """
-    is_vector = all(isinstance(y, Tensor) and y.dim() == 1 for _, y in scene.batches)
-    classes = is_vector and not any(y.is_floating_point() for _, y in scene.batches)
-    return replace(scene, margins=classes and scene.n_samples <= _MAX_MARGINS)
-
-
-def fill_adaptively(
-    run: Run, shape: tuple[int, int], scene: Scene, tolerance: float
-) -> tuple[Array, dict[str, str | int | float]]:
+@dataclass(frozen=True)
+class Adaptive:
     """Evaluate points until the interpolated loss is good to `tolerance` of its range.
 
-    Each round adds points far from the others, where two interpolants disagree, and some at random.
-    The error is estimated by the larger of the change since 0.6 of the points, anywhere, and
-    twice the largest error at the last 40 points before they were used. Where it does not get
-    small, every point is evaluated.
+    The error is estimated by the larger of two numbers: the change since 0.6 of the points,
+    anywhere, and twice the largest error at the last 40 points before they were used. Where it does
+    not get small, every point is evaluated.
 
-    Returns:
-        The table of values, interpolated where not evaluated (metrics are NaN there), and
-        attributes that tell the estimate.
+    Attributes:
+        shape: Points along alpha and beta.
+        tolerance: Error allowed, relative to the range of the loss.
+        seed: Decides the points that are added at random.
     """
-    places = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij"), axis=-1)
-    places = places.reshape(-1, 2)
-    generator = np.random.default_rng(abs(scene.seed))  # numpy takes no negative one
-    order = _first_points(shape)
-    run.fill(order)
-    misses: list[float] = []
-    while len(order) <= _MOST * len(places) and np.isfinite(run.table[order, 0]).all():
-        known = run.table[order, 0]
-        now = interpolate(places[order], known, places)
-        half = order[: int(0.6 * len(order))]
-        before = interpolate(places[half], run.table[half, 0], places)
-        spread = np.ptp(known) or 1.0
-        change = np.abs(now - before).max()
-        estimate = float(max(change, 2 * max(misses[-40:], default=np.inf)) / spread)
-        if estimate <= tolerance:
-            return _filled(run, order, places, scene), {"error_estimate": estimate}
-        if len(order) >= _PATIENCE and estimate > _HOPELESS * tolerance:
-            break
-        rough = interpolate(places[order], known, places, kernel="thin_plate_spline")
-        added = _next_points(places, order, np.abs(now - rough), generator)
-        run.fill(added, label=f"landscape, {len(order)} points known")
-        misses += np.abs(run.table[added, 0] - now[added]).tolist()
-        order = np.concatenate([order, added])
-    run.fill(np.arange(len(places)))
-    return run.table, {"error_estimate": 0.0}
+
+    shape: tuple[int, int]
+    tolerance: float
+    seed: int
+
+    def needs_margins(self, problem: Problem) -> bool:
+        """If this is a classification of few samples.
+
+        Accuracy is a step function and interpolates badly; margins are continuous, and tell it.
+        """
+        measurement = problem.measurement
+        targets = [y for _, y in measurement.batches]
+        is_vector = all(isinstance(y, Tensor) and y.dim() == 1 for y in targets)
+        is_classification = is_vector and not any(y.is_floating_point() for y in targets)
+        return is_classification and measurement.n_samples <= _MAX_MARGINS
+
+    def fill(self, run: Run, value_names: list[str]) -> tuple[Array, float]:
+        """Evaluate as many points as it takes.
+
+        Returns:
+            The table of values, interpolated where not evaluated (metrics are NaN there), and the
+            estimated error of the loss.
+        """
+        places = _places(self.shape)
+        generator = np.random.default_rng(abs(self.seed))  # numpy takes no negative one
+
+        evaluated = _first_points(self.shape)
+        run.fill(evaluated)
+        misses: list[float] = []
+
+        while len(evaluated) <= _MOST * len(places):
+            losses = run.table[evaluated, 0]
+            if not np.isfinite(losses).all():
+                break
+
+            surface = _interpolate(places[evaluated], losses, places)
+            estimate = _estimate_error(run, evaluated, surface, places, misses)
+            if estimate <= self.tolerance:
+                return _interpolate_table(run, evaluated, places, value_names), estimate
+            if len(evaluated) >= _PATIENCE and estimate > _HOPELESS * self.tolerance:
+                break
+
+            rough_surface = _interpolate(
+                places[evaluated], losses, places, kernel="thin_plate_spline"
+            )
+            doubt = np.abs(surface - rough_surface)
+            added = _next_points(places, evaluated, doubt, generator)
+            run.fill(added, label=f"landscape, {len(evaluated)} points known")
+
+            misses += np.abs(run.table[added, 0] - surface[added]).tolist()
+            evaluated = np.concatenate([evaluated, added])
+
+        run.fill(np.arange(len(places)))
+        return run.table, 0.0
+
+
+def _places(shape: tuple[int, int]) -> Array:
+    """All points of the grid on the square from -1 to 1, whatever its span: shape `(point, 2)`."""
+    axes = (np.linspace(-1, 1, n) for n in shape)
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def _interpolate(points: Array, values: Array, places: Array, kernel: Kernel = "quintic") -> Array:
+    # On one thread: how many evaluate points is chosen by a clock, and sums of several threads are
+    # rounded otherwise, while the same inputs must give the same surface.
+    with limiting_threads(1):
+        return interpolate(points, values, places, kernel)
 
 
 def _first_points(shape: tuple[int, int]) -> Indices:
     rows, columns = (
         np.unique(np.round(np.linspace(0, n - 1, min(_START, n))).astype(int)) for n in shape
     )
-    first = (rows[:, None] * shape[1] + columns).ravel()
-    centre = (shape[0] // 2) * shape[1] + shape[1] // 2  # the model itself is always evaluated
-    return np.append(first[first != centre], centre)
+    lattice = (rows[:, None] * shape[1] + columns).ravel()
+
+    # The model itself, in the centre, is always evaluated.
+    centre = (shape[0] // 2) * shape[1] + shape[1] // 2
+    return np.append(lattice[lattice != centre], centre)
+
+
+def _estimate_error(
+    run: Run, evaluated: Indices, surface: Array, places: Array, misses: list[float]
+) -> float:
+    # How much the last 40 per cent of the points have changed the surface.
+    early = evaluated[: int(0.6 * len(evaluated))]
+    early_surface = _interpolate(places[early], run.table[early, 0], places)
+    change = np.abs(surface - early_surface).max()
+
+    # How far off the surface was at the points of the last two rounds, before it knew them.
+    largest_miss = max(misses[-40:], default=np.inf)
+    loss_range = np.ptp(run.table[evaluated, 0]) or 1.0
+    return float(max(change, 2 * largest_miss) / loss_range)
 
 
 def _next_points(
-    places: Array, order: Indices, doubt: Array, generator: np.random.Generator
+    places: Array, evaluated: Indices, doubt: Array, generator: np.random.Generator
 ) -> Indices:
     """Far from what is known, where in doubt; then some at random, for an honest estimate."""
-    away = cdist(places, places[order]).min(1)
-    weight = doubt + 1e-3 * doubt.max() + 1e-300  # where there is no doubt at all, distance decides
-    chosen: list[int] = []
-    for _ in range(min(_GUIDED, len(places) - len(order))):
-        best = int(np.argmax(away * weight))
-        if away[best] == 0:
+    distance = cdist(places, places[evaluated]).min(1)
+
+    # Where there is no doubt at all, distance decides.
+    weight = doubt + 1e-3 * doubt.max() + 1e-300
+
+    guided: list[int] = []
+    for _ in range(min(_GUIDED, len(places) - len(evaluated))):
+        best = int(np.argmax(distance * weight))
+        if distance[best] == 0:
             break
-        chosen.append(best)
-        away = np.minimum(away, cdist(places, places[[best]])[:, 0])
-    left = np.setdiff1d(np.arange(len(places)), np.append(order, chosen))
-    random = generator.choice(left, size=min(_RANDOM, len(left)), replace=False)
-    return np.append(np.array(chosen, dtype=np.int64), random)
+        guided.append(best)
+        distance = np.minimum(distance, cdist(places, places[[best]])[:, 0])
+
+    remaining = np.setdiff1d(np.arange(len(places)), np.append(evaluated, guided))
+    random = generator.choice(remaining, size=min(_RANDOM, len(remaining)), replace=False)
+    return np.append(np.array(guided, dtype=np.int64), random)
 
 
-def _filled(run: Run, order: Indices, places: Array, scene: Scene) -> Array:
+def _interpolate_table(
+    run: Run, evaluated: Indices, places: Array, value_names: list[str]
+) -> Array:
     """The table with loss, standard error and accuracy interpolated; metrics stay unknown."""
-    table = np.full((len(places), len(scene.values)), np.nan)
-    names = scene.values
-    loss, error, accuracy = (names.index(n) for n in ("loss", "loss_se", "accuracy"))
-    smooth = run.table[order][:, [loss, error]]
-    if np.isnan(smooth[:, 1]).any():
-        table[:, loss] = interpolate(places[order], smooth[:, 0], places)
+    table = np.full((len(places), len(value_names)), np.nan)
+    loss, error, accuracy = (value_names.index(n) for n in ("loss", "loss_se", "accuracy"))
+
+    smooth_values = run.table[evaluated][:, [loss, error]]
+    if np.isnan(smooth_values[:, 1]).any():
+        table[:, loss] = _interpolate(places[evaluated], smooth_values[:, 0], places)
     else:
-        table[:, [loss, error]] = interpolate(places[order], smooth, places)
+        table[:, [loss, error]] = _interpolate(places[evaluated], smooth_values, places)
         table[:, error] = np.maximum(table[:, error], 0)
-    margins = run.table[order, len(names) :]
-    if scene.margins and np.isfinite(margins).all():
-        table[:, accuracy] = (interpolate(places[order], margins, places) > 0).mean(1)
-    elif not np.isnan(run.table[order, accuracy]).any():
-        direct = interpolate(places[order], run.table[order, accuracy], places)
-        table[:, accuracy] = np.clip(direct, 0, 1)
-    table[run.done] = run.table[run.done][:, : len(names)]
+
+    margins = run.table[evaluated, len(value_names) :]
+    if margins.shape[1] and np.isfinite(margins).all():
+        table[:, accuracy] = (_interpolate(places[evaluated], margins, places) > 0).mean(1)
+    elif not np.isnan(run.table[evaluated, accuracy]).any():
+        rough_accuracy = _interpolate(places[evaluated], run.table[evaluated, accuracy], places)
+        table[:, accuracy] = np.clip(rough_accuracy, 0, 1)
+
+    # What was evaluated stays as it is, metrics included.
+    table[run.done] = run.table[run.done][:, : len(value_names)]
     return table

@@ -1,4 +1,8 @@
-"""Choose how to evaluate points fast: micro-batches, threads, first-layer linearity.
+"""Choose how to evaluate many points: a plan that makes them comparable, then fast.
+
+    reseeding     a model that draws random numbers draws the same ones at every point
+    first layer   a linear layer that reads the data answers from products made once
+    threads       one, or as many as torch has, whichever is faster
 
 Nothing chosen here depends on a clock, except the number of threads, and that only where both
 numbers give the same bits: the same inputs give the same result.
@@ -8,121 +12,60 @@ import math
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
+from landscape._directions.parameters import Params
 from landscape._evaluation.displace import restoring
-from landscape._evaluation.first_layer import find_first_layer
-from landscape._evaluation.point import Scene, standing
-from resonance_toolkit import Batches, device_of, evaluating, preserving
+from landscape._evaluation.point import Plan, point_evaluator
+from landscape._evaluation.problem import Problem
+from landscape._evaluation.samples import slice_samples
+from resonance_toolkit import device_of, evaluating, is_compiled, preserving, unwrap
 
 Array = NDArray[np.float64]
-_WORKING_SET = 8 * 2**20  # bytes of the largest activation: a few of them still fit a shared cache
-_PRODUCTS = 2**30  # bytes that the products of a first layer may take
+
+# Below so many points, trying costs more than it can save.
+_FEWEST_POINTS_FOR_FIRST_LAYER = 10
+_FEWEST_POINTS_FOR_THREADS = 100
+
+# Inputs of a linear layer below which adding two products costs as much as making one.
+_MIN_INPUTS = 32
+
+# Bytes that the products of a first layer may take.
+_PRODUCTS_BUDGET = 2**30
 
 
-def micro_batches(
-    model: nn.Module, batches: Batches, batch_size: int | None, *, whole: bool = False
-) -> Batches:
-    """Cut the samples into equal batches whose activations stay in the cache of a CPU.
+def calibrate(problem: Problem, points: Array) -> Plan:
+    """Settle reseeding, first-layer linearity and threads for evaluating these points."""
+    plan = Plan(reseed=_draws_random_numbers(problem))
 
-    Unless `batch_size` is given, or they must stay `whole`: for a loss that weighs samples.
+    # A probe looks at the weights, so all of them must really be at the point.
+    if problem.probe is not None or len(points) < _FEWEST_POINTS_FOR_FIRST_LAYER:
+        return plan
 
-    Measured on two cores, 500 images: 50 to 100 at a time take 0.45 to 0.75 of the time of 500.
-    """
-    x, y = tree_map(lambda *leaves: torch.cat(leaves), *batches) if len(batches) > 1 else batches[0]
-    samples = len(tree_leaves(x)[0])
-    if batch_size is None and whole:
-        batch_size = samples
-    elif batch_size is None:
-        room = _WORKING_SET if device_of(model).type == "cpu" else 64 * _WORKING_SET
-        batch_size = max(8, room // max(_largest_activation(model, x), 1))
-    pieces = math.ceil(samples / batch_size)
-    edges = [samples * i // pieces for i in range(pieces + 1)]
-    return [
-        tree_map(lambda leaf, rows=slice(*pair): leaf[rows], (x, y)) for pair in pairwise(edges)
-    ]
+    trial_points = points[[len(points) // 3, -1]].tolist()
+    plan = _use_first_layer(problem, plan, trial_points[0])
+
+    if len(points) >= _FEWEST_POINTS_FOR_THREADS:
+        plan = _choose_threads(problem, plan, trial_points)
+    return plan
 
 
-def calibrate(scene: Scene, points: Array) -> Scene:
-    """Settle reseeding, first-layer linearity and threads for evaluating many points."""
-    scene = replace(scene, reseed=_draws_random_numbers(scene))
-    if len(points) < 10:
-        return scene
-    probe = points[[len(points) // 3, -1]].tolist()
-    scene = _with_first_layer(scene, probe[0])
-    threads = torch.get_num_threads()
-    if threads == 1 or device_of(scene.model).type != "cpu" or len(points) < 100:
-        return scene
-    timed = {}
-    for count in (threads, 1):
-        candidate = replace(scene, threads=count)
-        with standing(candidate) as at:
-            at(probe[0])
-            started = time.perf_counter()
-            values = [at(point) for point in probe]
-            timed[count] = (time.perf_counter() - started, repr(values), candidate)
-    same_bits = timed[threads][1] == timed[1][1]
-    return min(timed.values(), key=lambda t: t[0])[2] if same_bits else scene
+def _draws_random_numbers(problem: Problem) -> bool:
+    measurement = problem.measurement
+    few_samples = slice_samples(measurement.batches[0], 0, 2)
+    small_problem = Problem(
+        replace(measurement, batches=[few_samples]), problem.tensors, problem.axes
+    )
 
-
-def _with_first_layer(scene: Scene, point: list[float]) -> Scene:
-    if not scene.objective.needs_only_outputs or scene.reseed or scene.bn == "recompute":
-        return scene
-    found = find_first_layer(scene.model, scene.moving, scene.batches[0][0])
-    if found is None:
-        return scene
-    name, bytes_per_sample = found
-    samples = sum(len(tree_leaves(x)[0]) for x, _ in scene.batches)
-    if samples * bytes_per_sample * (len(scene.axes) + 1) > _PRODUCTS:
-        return scene
-    candidate = replace(scene, first_layer=name)
-    with standing(scene) as at:
-        plain = at(point)[0]
-    own = {key: t for key, t in scene.moving.items() if key in (f"{name}.weight", f"{name}.bias")}
-    with standing(candidate) as at, restoring(own):
-        for tensor in own.values():
-            tensor.data.fill_(torch.nan)  # tells whether anything else reads them
-        quick = at(point)[0]
-    # Off where the weights are read elsewhere too, or a chaotic network magnifies round-off.
-    single = next(iter(scene.moving.values())).dtype != torch.float64
-    return candidate if math.isclose(plain, quick, rel_tol=1e-4 if single else 1e-9) else scene
-
-
-def _largest_activation(model: nn.Module, x: Any) -> int:
-    """Bytes per sample of the largest tensor that a layer gives."""
-    largest = 0
-
-    def note(_module: nn.Module, _args: Any, output: Any) -> None:
-        nonlocal largest
-        for leaf in tree_leaves(output):
-            if isinstance(leaf, Tensor):
-                largest = max(largest, leaf.numel() * leaf.element_size() // count)
-
-    few = tree_map(lambda leaf: leaf[:2], x)
-    count = len(tree_leaves(few)[0])
-    with ExitStack() as stack:
-        stack.enter_context(preserving(model, values=False))
-        stack.enter_context(evaluating(model))
-        stack.enter_context(torch.no_grad())
-        for module in model.modules():
-            stack.enter_context(module.register_forward_hook(note))
-        model(few)
-    return largest
-
-
-def _draws_random_numbers(scene: Scene) -> bool:
-    few = tree_map(lambda leaf: leaf[:2], scene.batches[0])
-    device = device_of(scene.model)
-    with standing(replace(scene, batches=[few])) as at:
+    device = device_of(measurement.model)
+    with point_evaluator(small_problem, Plan()) as evaluate_point:
         before = _random_states(device)
-        at([0.0] * len(scene.axes))
+        evaluate_point([0.0] * len(problem.axes))
         after = _random_states(device)
     return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -132,3 +75,102 @@ def _random_states(device: torch.device) -> list[Tensor]:
     if device.type != "cpu":
         states.append(torch.get_device_module(device).get_rng_state(device))
     return states
+
+
+def _use_first_layer(problem: Problem, plan: Plan, trial_point: list[float]) -> Plan:
+    """The plan with a first layer, if there is one and it gives the same loss at a trial point."""
+    measurement = problem.measurement
+    if not measurement.objective.needs_only_outputs or plan.reseed or measurement.bn == "recompute":
+        return plan
+
+    first_layer = _find_first_layer(measurement.model, problem.tensors, measurement.batches[0][0])
+    if first_layer is None:
+        return plan
+
+    name, bytes_per_sample = first_layer
+    n_products = len(problem.axes) + 1
+    if measurement.n_samples * bytes_per_sample * n_products > _PRODUCTS_BUDGET:
+        return plan
+
+    candidate = replace(plan, first_layer=name)
+    with point_evaluator(problem, plan) as evaluate_point:
+        plain_loss = evaluate_point(trial_point)[0]
+
+    # With NaN in place of the layer's own weights: if anything else reads them, the loss tells.
+    layer_names = (f"{name}.weight", f"{name}.bias")
+    layer_tensors = {key: t for key, t in problem.tensors.items() if key in layer_names}
+    with point_evaluator(problem, candidate) as evaluate_point, restoring(layer_tensors):
+        for tensor in layer_tensors.values():
+            tensor.data.fill_(torch.nan)
+        quick_loss = evaluate_point(trial_point)[0]
+
+    # A chaotic network magnifies round-off beyond these: it does without.
+    is_double = next(iter(problem.tensors.values())).dtype == torch.float64
+    is_same = math.isclose(plain_loss, quick_loss, rel_tol=1e-9 if is_double else 1e-4)
+    return candidate if is_same else plan
+
+
+def _find_first_layer(model: nn.Module, tensors: Params, x: Any) -> tuple[str, int] | None:
+    """Find a linear layer whose input does not depend on anything that moves.
+
+    Known from autograd: with every moving tensor requiring gradients, the layer's input needs none.
+
+    Returns:
+        The layer's name and the bytes of its output for each sample, or None.
+    """
+    # Compiled and parallel models keep copies of the forward that is to be replaced.
+    if unwrap(model) is not model or any(is_compiled(module) for module in model.modules()):
+        return None
+
+    calls: dict[str, list[int]] = {}
+    with ExitStack() as stack:
+        stack.enter_context(preserving(model, values=False))
+        stack.enter_context(evaluating(model))
+        stack.enter_context(torch.enable_grad())
+
+        for tensor in tensors.values():
+            if isinstance(tensor, nn.Parameter):
+                tensor.requires_grad_(True)
+
+        for name, module in model.named_modules():
+            is_plain = type(module) is nn.Linear and "forward" not in vars(module)
+            if is_plain and f"{name}.weight" in tensors and module.in_features >= _MIN_INPUTS:
+                stack.enter_context(module.register_forward_hook(_noting_calls(calls, name)))
+
+        model(slice_samples(x, 0, 2))
+
+    # Called once, on an input that stays the same.
+    candidates = ((name, sizes[0]) for name, sizes in calls.items() if len(sizes) == 1 and sizes[0])
+    return next(candidates, None)
+
+
+def _noting_calls(calls: dict[str, list[int]], name: str) -> Any:
+    """A hook that notes the bytes of each sample's output; 0 if the input is differentiable."""
+
+    def note(_module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        is_fixed = bool(args) and isinstance(args[0], Tensor) and not args[0].requires_grad
+        bytes_per_sample = output.numel() * output.element_size() // max(len(output), 1)
+        calls.setdefault(name, []).append(bytes_per_sample if is_fixed else 0)
+
+    return note
+
+
+def _choose_threads(problem: Problem, plan: Plan, trial_points: list[list[float]]) -> Plan:
+    """The faster of one thread and torch's own number, if both give the same bits."""
+    threads = torch.get_num_threads()
+    if threads == 1 or device_of(problem.measurement.model).type != "cpu":
+        return plan
+
+    seconds = {}
+    values = {}
+    for count in (threads, 1):
+        with point_evaluator(problem, replace(plan, threads=count)) as evaluate_point:
+            evaluate_point(trial_points[0])  # to warm up
+            started = time.perf_counter()
+            rows = [evaluate_point(point) for point in trial_points]
+            seconds[count] = time.perf_counter() - started
+            values[count] = repr(rows)
+
+    if values[threads] != values[1]:
+        return plan
+    return replace(plan, threads=min(seconds, key=seconds.__getitem__))

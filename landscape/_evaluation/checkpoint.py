@@ -28,6 +28,7 @@ class Checkpoint:
         self.identity = {key: _digest(str(value)) for key, value in identity.items()}
         self.table = np.full(shape, np.nan)
         self.done: NDArray[np.bool_] = np.zeros(shape[0], bool)
+
         if not self.path.parent.is_dir():
             raise ValueError(f"`checkpoint`: there is no folder {str(self.path.parent)!r}")
         if self.path.exists():
@@ -47,27 +48,33 @@ class Checkpoint:
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 identity = json.loads(str(file["identity"]))
-                table, done = file["table"], file["done"]
+                table = file["table"]
+                done = file["done"]
         except Exception as error:
             raise ValueError(f"`checkpoint`: {str(self.path)!r} is not one of ours") from error
+
         keys = sorted(identity.keys() | self.identity.keys())
-        other = [key for key in keys if identity.get(key) != self.identity.get(key)]
-        if other or table.shape != self.table.shape:
+        differences = [key for key in keys if identity.get(key) != self.identity.get(key)]
+        if differences or table.shape != self.table.shape:
             raise ValueError(
                 f"`checkpoint`: {str(self.path)!r} was made with other settings or another model; "
-                f"it differs in {', '.join(other) or 'shape'}. Delete it or give another path"
+                f"it differs in {', '.join(differences) or 'shape'}. Delete it or give another path"
             )
-        self.table, self.done = table, done
+        self.table = table
+        self.done = done
 
 
 def fingerprint(tensors: Iterable[Any]) -> str:
     """A digest of the bytes, shapes and types of tensors, nested or not."""
     digest = hashlib.sha256()
-    for leaf in (leaf for tree in tensors for leaf in tree_leaves(tree)):  # one at a time
+
+    # A generator: directions that are written out when asked for are so one at a time.
+    for leaf in (leaf for tree in tensors for leaf in tree_leaves(tree)):
         if isinstance(leaf, Tensor):
             flat = leaf.detach().cpu().contiguous().reshape(-1)
             digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
             digest.update(flat.view(torch.uint8).numpy().data)
+
     return digest.hexdigest()[:16]
 
 

@@ -1,15 +1,13 @@
-"""Numbers that several verbs take."""
+"""Limits that several verbs take."""
+
+from numbers import Real
 
 
-def check_counts(**numbers: int) -> None:
-    """Raise for what is not a whole number of at least 1."""
-    for name, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
+def check_limits(**limits: float) -> None:
+    """Raise for what is not a number of at least 0; infinity is one, and means no limit."""
+    for name, value in limits.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
 
-
-def check_tolerances(**numbers: float) -> None:
-    """Raise for what is not a number of at least 0; NaN is not."""
-    for name, value in numbers.items():
-        if not (isinstance(value, int | float) and value >= 0):
+        # Written so that NaN, which compares with nothing, is refused.
+        if not (is_number and value >= 0):
             raise ValueError(f"`{name}`: expected a number of at least 0, got {value!r}")

@@ -1,4 +1,4 @@
-"""Evaluate a model displaced along directions."""
+"""Evaluate a model at a point: displace it, measure it on all samples, put it back."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,132 +7,147 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from landscape._directions.parameters import Params
-from landscape._directions.random_directions import Direction
-from landscape._evaluation.displace import Point, displacing, restoring
-from landscape._evaluation.first_layer import FirstLayer, following_first_layer
-from landscape._evaluation.mean import Mean
-from landscape._evaluation.objective import Objective, apply, apply_to_model, hits, margins
-from resonance_toolkit import Batches, evaluating, preserving
+from landscape._evaluation.compatibility import evaluate_on_model
+from landscape._evaluation.displace import (
+    FirstLayer,
+    Point,
+    displacing,
+    following_first_layer,
+    restoring,
+)
+from landscape._evaluation.objective import Mean, correct_share, evaluate_on_batch, margins
+from landscape._evaluation.problem import Measurement, Problem, batch_norms
+from resonance_toolkit import Batches, count_samples, evaluating, preserving
 
 Row = list[float]
 
 
 @dataclass(frozen=True)
-class Scene:
-    """All that evaluating a point needs; can be pickled as one piece."""
+class Plan:
+    """How points are evaluated; see `calibrate`. No value depends on it, but for `reseed`.
 
-    model: nn.Module
-    moving: Params
-    axes: tuple[Direction, ...]
-    batches: Batches
-    objective: Objective
-    bn: str = "frozen"
-    seed: int = 0
+    Attributes:
+        reseed: The model draws random numbers: seed them alike at every point.
+        first_layer: A linear layer that answers from products; None if there is none.
+        threads: Of torch; None leaves their number alone.
+        record_margins: Append the margin of each sample to the values.
+    """
+
     reseed: bool = False
     first_layer: str | None = None
     threads: int | None = None
-    margins: bool = False
-
-    @property
-    def values(self) -> list[str]:
-        """What is measured at a point, in order."""
-        return ["loss", "loss_se", "accuracy", *self.objective.metrics]
-
-    @property
-    def columns(self) -> int:
-        """Numbers in a row: the values, then the margin of each sample if wanted."""
-        return len(self.values) + (self.n_samples if self.margins else 0)
-
-    @property
-    def n_samples(self) -> int:
-        """Samples on which it is measured."""
-        return sum(_length(x) for x, _ in self.batches)
+    record_margins: bool = False
 
 
 @contextmanager
-def standing(scene: Scene) -> Iterator[Callable[[Point], Row]]:
+def point_evaluator(problem: Problem, plan: Plan) -> Iterator[Callable[[Point], Row]]:
     """Give a function that evaluates the model at `weights + sum of distance * axis`.
 
     It must not be called after the block: by then the model is back where it was.
     """
-    model = scene.model
+    measurement = problem.measurement
+    model = measurement.model
+
     with ExitStack() as stack:
-        stack.enter_context(_threads(scene.threads))
+        stack.enter_context(limiting_threads(plan.threads))
         stack.enter_context(preserving(model, values=False))
         stack.enter_context(evaluating(model))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(restoring(dict(model.named_buffers())))
-        outputs: list[Any] = []
-        if scene.objective.kind == "closure":
-            # The closure calls the model itself: its last output tells the accuracy.
-            hook = model.register_forward_hook(lambda _module, _args, out: outputs.append(out))
-            stack.enter_context(hook)
-        layer = None
-        if scene.first_layer is not None:
-            following = following_first_layer(model, scene.first_layer, scene.axes, scene.batches)
-            layer = stack.enter_context(following)
-        still = layer.names if layer is not None else set()
-        moving = {name: tensor for name, tensor in scene.moving.items() if name not in still}
-        move = stack.enter_context(displacing(moving, scene.axes))
 
-        def at(point: Point) -> Row:
+        # Recomputed statistics, or a model that counts its calls, write to buffers.
+        stack.enter_context(restoring(dict(model.named_buffers())))
+
+        # A closure calls the model itself: its last output tells the accuracy.
+        caught_outputs: list[Any] = []
+        if measurement.objective.kind == "closure":
+            hook = model.register_forward_hook(
+                lambda _module, _args, outputs: caught_outputs.append(outputs)
+            )
+            stack.enter_context(hook)
+
+        layer = None
+        if plan.first_layer is not None:
+            layer = stack.enter_context(
+                following_first_layer(model, plan.first_layer, problem.axes, measurement.batches)
+            )
+
+        # What the first layer answers for need not be moved.
+        unmoved = layer.tensor_names if layer is not None else set()
+        tensors = {name: t for name, t in problem.tensors.items() if name not in unmoved}
+        move = stack.enter_context(displacing(tensors, problem.axes))
+
+        def evaluate_point(point: Point) -> Row:
             move(point)
             if layer is not None:
                 layer.point = point
-            if scene.reseed:
-                torch.manual_seed(scene.seed)
-            if scene.bn == "recompute":
-                _recompute_statistics(model, scene.batches)
-            return _measure(scene, layer, outputs)
 
-        yield at
+            if plan.reseed:
+                torch.manual_seed(measurement.seed)
+            if measurement.bn == "recompute":
+                _recompute_statistics(model, measurement.batches)
+
+            row = _measure(measurement, plan, layer, caught_outputs)
+            return row if problem.probe is None else row + problem.probe.measure()
+
+        yield evaluate_point
 
 
-def _measure(scene: Scene, layer: FirstLayer | None, caught: list[Any]) -> Row:
-    model, objective = scene.model, scene.objective
-    losses, right, others = Mean(), Mean(), {name: Mean() for name in objective.metrics}
-    room: list[Tensor] = []
-    for index, (x, y) in enumerate(scene.batches):
+def _measure(
+    measurement: Measurement, plan: Plan, layer: FirstLayer | None, caught_outputs: list[Any]
+) -> Row:
+    """The values of the model as it stands, over all batches."""
+    model = measurement.model
+    objective = measurement.objective
+    losses = Mean()
+    accuracy = Mean()
+    metric_means = {name: Mean() for name in objective.metrics}
+    batch_margins: list[Tensor] = []
+
+    for index, (inputs, targets) in enumerate(measurement.batches):
         if layer is not None:
             layer.batch = index
-        caught.clear()
-        outputs = model(x) if objective.kind == "outputs" else None
-        size = _length(x)
-        losses.add(apply(objective.kind, objective.loss, model, x, y, outputs), size)
+        caught_outputs.clear()
+        batch = inputs, targets
+        n_samples = count_samples(inputs)
+
+        outputs = model(inputs) if objective.kind == "outputs" else None
+        loss = evaluate_on_batch(objective.loss, objective.kind, model, batch, outputs)
+        losses.add(loss, n_samples)
+
         if objective.kind == "closure":
-            outputs = caught[-1] if caught else None
-        right.add(hits(outputs, y), size)
-        if scene.margins:
-            room.append(margins(outputs, y))
+            outputs = caught_outputs[-1] if caught_outputs else None
+        accuracy.add(correct_share(outputs, targets), n_samples)
+        if plan.record_margins:
+            batch_margins.append(margins(outputs, targets))
+
         for name, (kind, metric) in objective.metrics.items():
             if kind != "model":
-                others[name].add(apply(kind, metric, model, x, y, outputs), size)
-    row = [losses.mean(), losses.standard_error(), right.mean()]
+                value = evaluate_on_batch(metric, kind, model, batch, outputs)
+                metric_means[name].add(value, n_samples)
+
+    # In the order of `Problem.value_names`; margins, if any, come last.
+    row = [losses.mean(), losses.standard_error(), accuracy.mean()]
     for name, (kind, metric) in objective.metrics.items():
-        row.append(apply_to_model(metric, model) if kind == "model" else others[name].mean())
-    return row + (torch.cat(room).tolist() if room else [])
-
-
-def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """The batch norms that keep running statistics."""
-    kind = nn.modules.batchnorm._BatchNorm
-    return [m for m in model.modules() if isinstance(m, kind) and m.track_running_stats]
+        is_of_model = kind == "model"
+        row.append(evaluate_on_model(metric, model) if is_of_model else metric_means[name].mean())
+    if batch_margins:
+        row += torch.cat(batch_margins).tolist()
+    return row
 
 
 def _recompute_statistics(model: nn.Module, batches: Batches) -> None:
     """Set the running statistics of batch norm to those of the samples at this point."""
     norms = batch_norms(model)
-    momenta = [m.momentum for m in norms]
+    momenta = [module.momentum for module in norms]
+
     try:
         for module in norms:
             module.reset_running_stats()
             module.train()
             module.momentum = None  # a cumulative mean, every batch alike
-        for x, _ in batches:
-            model(x)
+        for inputs, _ in batches:
+            model(inputs)
     finally:
         for module, momentum in zip(norms, momenta, strict=True):
             module.momentum = momentum
@@ -140,7 +155,8 @@ def _recompute_statistics(model: nn.Module, batches: Batches) -> None:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def limiting_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads; None leaves their number alone."""
     before = torch.get_num_threads()
     try:
         if count is not None:
@@ -149,7 +165,3 @@ def _threads(count: int | None) -> Iterator[None]:
     finally:
         if count is not None:
             torch.set_num_threads(before)
-
-
-def _length(tree: Any) -> int:
-    return len(next(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)))

@@ -1,28 +1,122 @@
-"""Evaluate many points: here or on an executor, with progress, and resumable."""
+"""Evaluate many points: here or on an executor, with progress, and resumable.
 
-import pickle
+`evaluate` is what the verbs call: it calibrates, opens a `Run` (a table of values, filled in piece
+by piece and kept in a checkpoint), and lets a `Strategy` decide which points are filled in.
+"""
+
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from landscape._evaluation.calibrate import calibrate
 from landscape._evaluation.checkpoint import Checkpoint
-from landscape._evaluation.point import Scene, standing
-from landscape._evaluation.problem import identity
+from landscape._evaluation.point import Plan, point_evaluator
+from landscape._evaluation.problem import Problem, identify
+from landscape._evaluation.workers import evaluate_pickled, pickle_problem
 from resonance_toolkit import spread
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-_SAVE_EVERY = 2.0  # seconds
+
+# Seconds after which finished points are written even if a piece is not complete.
+_SAVE_EVERY = 2.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Values at points.
+
+    Attributes:
+        problem: What was evaluated.
+        plan: How.
+        values: By name, shape `(point,)`.
+        evaluated: Which points were evaluated; the others are interpolated.
+        error_estimate: Of the interpolated loss, relative to its range.
+    """
+
+    problem: Problem
+    plan: Plan
+    values: dict[str, Array]
+    evaluated: NDArray[np.bool_]
+    error_estimate: float
+
+
+class Strategy(Protocol):
+    """Which points are evaluated, and how values at the others are found."""
+
+    def needs_margins(self, problem: Problem) -> bool:
+        """Whether the margin of each sample must be recorded, beside the values."""
+
+    def fill(self, run: "Run", value_names: list[str]) -> tuple[Array, float]:
+        """Fill a run. Returns the table of values and the estimated error of the loss."""
+
+
+@dataclass(frozen=True)
+class EvaluateAll:
+    """Evaluate every point; `label` stands before the progress bar."""
+
+    label: str = "landscape"
+
+    def needs_margins(self, _problem: Problem) -> bool:
+        """They only help to interpolate."""
+        return False
+
+    def fill(self, run: "Run", _value_names: list[str]) -> tuple[Array, float]:
+        """Fill in everything."""
+        run.fill(np.arange(len(run.points)), self.label)
+        return run.table, 0.0
+
+
+def evaluate(
+    problem: Problem,
+    points: Array,
+    *,
+    points_per_piece: int,
+    checkpoint: str | Path | None = None,
+    executor: Executor | None = None,
+    strategy: Strategy = EvaluateAll(),
+) -> Evaluation:
+    """Evaluate a problem at points.
+
+    Args:
+        problem: What to evaluate.
+        points: Where, shape `(point, axis)`.
+        points_per_piece: Points in a piece on an executor, and between two writes.
+        checkpoint: Where finished points are kept, if anywhere.
+        executor: Takes pieces; None works in this process, point by point.
+        strategy: Which points to evaluate; all by default.
+    """
+    # Margins only after calibration, which compares values and has no use for them.
+    plan = calibrate(problem, points)
+    if strategy.needs_margins(problem):
+        plan = replace(plan, record_margins=True)
+
+    n_columns = len(problem.value_names)
+    if plan.record_margins:
+        n_columns += problem.measurement.n_samples
+
+    storage = None
+    if checkpoint is not None:
+        identity = identify(problem, draws_random_numbers=plan.reseed)
+        identity["points"] = points.tobytes().hex()
+        storage = Checkpoint(checkpoint, identity, (len(points), n_columns))
+
+    with _working(problem, plan, executor) as work:
+        run = Run(points, work, n_columns, points_per_piece, storage, executor)
+        run.check_finished(problem.value_names)
+        table, error_estimate = strategy.fill(run, problem.value_names)
+
+    # With margins, the table has more columns than there are names.
+    values = dict(zip(problem.value_names, table.T, strict=False))
+    return Evaluation(problem, plan, values, run.done, error_estimate)
 
 
 class Run:
@@ -31,52 +125,65 @@ class Run:
     Args:
         points: Where to evaluate, shape `(point, axis)`.
         work: Gives the values of a piece of points, shape `(point, value)`.
-        piece: Points in a piece on an executor, and between two writes.
+        n_values: Values at each point.
+        points_per_piece: Points in a piece on an executor, and between two writes.
         checkpoint: Where finished points are kept, if anywhere.
         executor: Takes pieces; None works in this process, point by point.
-        n_values: Values at each point.
     """
 
     def __init__(
         self,
         points: Array,
         work: Callable[[Array], Array],
-        *,
-        piece: int,
-        checkpoint: Checkpoint | None,
-        executor: Executor | None,
         n_values: int,
+        points_per_piece: int,
+        checkpoint: Checkpoint | None = None,
+        executor: Executor | None = None,
     ) -> None:
-        self.points, self.piece = points, piece
-        self._work, self._checkpoint, self._executor = work, checkpoint, executor
+        self.points = points
+        self.points_per_piece = points_per_piece
+        self._work = work
+        self._checkpoint = checkpoint
+        self._executor = executor
+
         self.table = np.full((len(points), n_values), np.nan)
         self.done: NDArray[np.bool_] = np.zeros(len(points), bool)
+
+        # The checkpoint's own arrays, not copies: saving writes whatever is filled in here.
         if checkpoint is not None:
-            self.table, self.done = checkpoint.table, checkpoint.done
+            self.table = checkpoint.table
+            self.done = checkpoint.done
 
     def fill(self, indices: Indices, label: str = "landscape") -> None:
         """Evaluate the points with these indices, but for those that are done."""
-        left = indices[~self.done[indices]]
-        step = 1 if self._executor is None else self.piece
-        pieces = [left[i : i + step] for i in range(0, len(left), step)]
+        missing = indices[~self.done[indices]]
+
+        # In this process point by point, so that progress shows.
+        step = 1 if self._executor is None else self.points_per_piece
+        pieces = [missing[i : i + step] for i in range(0, len(missing), step)]
         places = [self.points[piece] for piece in pieces]
         unit = "point" if step == 1 else "piece"
         results = spread(self._work, places, executor=self._executor, label=label, unit=unit)
-        unsaved, saved_at = 0, time.monotonic()
+
+        n_unsaved = 0
+        saved_at = time.monotonic()
         try:
-            for i, values in results:
-                self.table[pieces[i]] = values
-                self.done[pieces[i]] = True
-                unsaved += len(values)
-                if unsaved >= self.piece or time.monotonic() - saved_at > _SAVE_EVERY:
+            for number, values in results:
+                self.table[pieces[number]] = values
+                self.done[pieces[number]] = True
+                n_unsaved += len(values)
+
+                is_late = time.monotonic() - saved_at > _SAVE_EVERY
+                if n_unsaved >= self.points_per_piece or is_late:
                     self._save()
-                    unsaved, saved_at = 0, time.monotonic()
+                    n_unsaved = 0
+                    saved_at = time.monotonic()
         finally:
             del results  # cancels what an executor has not begun
-            if unsaved:
+            if n_unsaved:
                 self._save()
 
-    def check_finished(self, names: list[str]) -> None:
+    def check_finished(self, value_names: list[str]) -> None:
         """Raise if a finished point of a checkpoint has other values now.
 
         What a forward, loss or metric computes is not among the settings that are compared.
@@ -84,11 +191,13 @@ class Run:
         finished = np.flatnonzero(self.done)[:1]
         if not len(finished):
             return
-        now, then = self._work(self.points[finished])[0], self.table[finished[0]]
-        for name, new, old in zip(names, now.tolist(), then.tolist(), strict=False):
+
+        new_values = self._work(self.points[finished])[0].tolist()
+        old_values = self.table[finished[0]].tolist()
+        for name, new, old in zip(value_names, new_values, old_values, strict=False):
             # Another machine may round otherwise; then accuracy may change by a whole sample.
-            same = name == "accuracy" or np.isclose(new, old, rtol=1e-5, atol=0, equal_nan=True)
-            if not same:
+            is_same = name == "accuracy" or np.isclose(new, old, rtol=1e-5, atol=0, equal_nan=True)
+            if not is_same:
                 raise ValueError(
                     "`checkpoint`: was made with another loss, metric or model: at its first "
                     f"point `{name}` is {old}, now {new}. Delete it or give another path"
@@ -100,52 +209,13 @@ class Run:
 
 
 @contextmanager
-def running(
-    scene: Scene,
-    points: Array,
-    *,
-    piece: int,
-    checkpoint: str | Path | None = None,
-    executor: Executor | None = None,
-    settings: dict[str, Any] | None = None,
-) -> Iterator[Run]:
-    """Give a `Run` over the points; see there. `settings` tell one checkpoint from another."""
-    store = None
-    if checkpoint is not None:
-        what = identity(scene) | (settings or {}) | {"points": points.tobytes().hex()}
-        store = Checkpoint(checkpoint, what, (len(points), scene.columns))
-    make = partial(
-        Run, points, piece=piece, checkpoint=store, executor=executor, n_values=scene.columns
-    )
+def _working(
+    problem: Problem, plan: Plan, executor: Executor | None
+) -> Iterator[Callable[[Array], Array]]:
+    """Give a function that evaluates a piece of points, here or on an executor."""
     if executor is not None:
-        run = make(partial(_evaluate, _pickled(scene)))
-        run.check_finished(scene.values)
-        yield run
+        yield partial(evaluate_pickled, pickle_problem(problem, plan))
         return
-    with standing(scene) as at:
-        run = make(lambda places: np.array([at(place) for place in places.tolist()]))
-        run.check_finished(scene.values)
-        yield run
 
-
-def _evaluate(payload: bytes, places: Array) -> Array:
-    scene = pickle.loads(payload)
-    with standing(scene) as at:
-        return np.array([at(place) for place in places.tolist()])
-
-
-def _pickled(scene: Scene) -> bytes:
-    # To bytes here: multiprocessing would put the tensors in shared memory instead, and workers
-    # that move their weights would move the user's.
-    scene = replace(scene, threads=scene.threads or torch.get_num_threads())
-    try:
-        return pickle.dumps(scene)
-    except Exception as error:
-        try:
-            cloudpickle = import_module("cloudpickle")  # handles lambdas; comes with Dask
-        except ImportError:
-            raise TypeError(
-                "`executor`: expected a model, loss and metrics that can be pickled (functions of "
-                f"a module, no lambdas): {error}"
-            ) from error
-        return bytes(cloudpickle.dumps(scene))
+    with point_evaluator(problem, plan) as evaluate_point:
+        yield lambda places: np.array([evaluate_point(place) for place in places.tolist()])

@@ -1,78 +1,176 @@
-"""Set a scene: what is measured, on which samples, moving which tensors."""
+"""What is to be evaluated: a model, on which samples, moving which tensors along which axes.
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+    Request       what the user asked for, in the words of the verbs
+    Measurement   the same, checked: an objective on fixed batches
+    Problem       a measurement, and the tensors and axes along which the model moves
+
+A problem is made once, with its axes, and does not change; `evaluate` turns it into values.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal, get_args
 
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from landscape._directions.parameters import Extra, moving_tensors
-from landscape._evaluation.calibrate import micro_batches
+from landscape._directions.parameters import Params
+from landscape._directions.vectors import Direction
 from landscape._evaluation.checkpoint import fingerprint
-from landscape._evaluation.objective import make_objective
-from landscape._evaluation.point import Scene, batch_norms
-from landscape._evaluation.samples import fixed_samples
-from resonance_toolkit import device_of, provenance
+from landscape._evaluation.compatibility import Measure
+from landscape._evaluation.objective import Objective, make_objective
+from landscape._evaluation.samples import cut_into_batches, fixed_samples
+from resonance_toolkit import (
+    Batches,
+    check_choice,
+    check_module,
+    check_whole,
+    count_samples,
+    device_of,
+    dtype_name,
+    provenance,
+)
 
-_LONGEST = 20_000  # characters of an attribute: netCDF takes 64 kB for all
+BatchNormStatistics = Literal["frozen", "recompute"]
+Attributes = dict[str, str | int | float]
+
+# Characters of an attribute: netCDF takes 64 kB for all attributes together.
+_LONGEST_ATTRIBUTE = 20_000
 
 
-def build_scene(
+@dataclass(frozen=True)
+class Request:
+    """The arguments that all verbs share; `grid` says what they mean."""
+
+    data: Any
+    _: KW_ONLY
+    loss: Measure | None
+    metrics: Mapping[str, Measure] | None = None
+    samples: int | None
+    seed: int
+    bn: BatchNormStatistics = "frozen"
+    batch_size: int | None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A model and what is measured of it, wherever its weights are."""
+
+    model: nn.Module
+    objective: Objective
+    batches: Batches
+    bn: BatchNormStatistics
+    seed: int
+
+    @property
+    def n_samples(self) -> int:
+        """Samples on which it is measured."""
+        return sum(count_samples(inputs) for inputs, _ in self.batches)
+
+
+@dataclass(frozen=True)
+class PointProbe:
+    """Further values at each point, from a function called while the model is there."""
+
+    names: tuple[str, ...]
+    measure: Callable[[], list[float]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that evaluating a point needs; can be pickled as one piece.
+
+    Attributes:
+        measurement: What is measured.
+        tensors: What moves, by name.
+        axes: Directions of the same names.
+        settings: How the axes came about, for attributes and checkpoints.
+        probe: What else is measured, if anything.
+    """
+
+    measurement: Measurement
+    tensors: Params
+    axes: tuple[Direction, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    probe: PointProbe | None = None
+
+    @property
+    def value_names(self) -> list[str]:
+        """What is measured at a point, in order."""
+        probed = self.probe.names if self.probe is not None else ()
+        return ["loss", "loss_se", "accuracy", *self.measurement.objective.metrics, *probed]
+
+
+def make_measurement(model: nn.Module, request: Request) -> Measurement:
+    """Check the arguments that all verbs share, and draw the samples."""
+    check_module(model)
+    check_choice("bn", request.bn, get_args(BatchNormStatistics))
+    batch_size = request.batch_size
+    if batch_size is not None:
+        batch_size = check_whole("batch_size", batch_size)
+    seed = check_whole("seed", request.seed, at_least=None)
+
+    objective = make_objective(request.loss, request.metrics)
+    samples = fixed_samples(model, request.data, objective, request.samples, seed)
+    batches = cut_into_batches(model, samples, batch_size, keep_together=objective.is_weighted)
+
+    return Measurement(model, objective, batches, request.bn, seed)
+
+
+def make_problem(
     model: nn.Module,
-    data: Any,
-    loss: Callable[..., Any] | None,
-    metrics: Mapping[str, Callable[..., Any]] | None,
-    over: str | Sequence[str] | None,
-    extra: Extra | None,
-    *,
-    samples: int | None,
-    seed: int,
-    bn: str,
-    batch_size: int | None,
-) -> Scene:
-    """Check the arguments that all verbs share, and bring them together; axes come later."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model`: expected an nn.Module, got {type(model).__name__}")
-    if bn not in ("frozen", "recompute"):
-        raise ValueError(f"`bn`: expected frozen | recompute, got {bn!r}")
-    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
-        raise ValueError(f"`batch_size`: expected a whole number of at least 1, got {batch_size!r}")
-    moving = moving_tensors(model, over, extra)
-    objective = make_objective(loss, metrics)
-    batches = fixed_samples(model, data, objective, samples, seed)
-    batches = micro_batches(model, batches, batch_size, whole=objective.is_weighted)
-    return Scene(model, moving, (), batches, objective, bn=bn, seed=seed)
+    request: Request,
+    tensors: Params,
+    axes: tuple[Direction, ...],
+    settings: Mapping[str, Any],
+) -> Problem:
+    """Bring together a problem whose axes are known beforehand."""
+    return Problem(make_measurement(model, request), tensors, axes, settings)
 
 
-def describe(scene: Scene, verb: str, **settings: Any) -> dict[str, str | int | float]:
-    """Attributes that say what was measured and how."""
-    names = ", ".join(scene.moving)
-    if len(names) > _LONGEST:
-        names = f"{names[:_LONGEST]} ... ({len(scene.moving)} in all)"
-    return provenance(
-        verb,
-        scene.model,
-        **settings,
-        seed=scene.seed,
-        n_samples=scene.n_samples,
-        moved=names,
-        n_moved=sum(t.numel() for t in scene.moving.values()),
-        mode="eval: dropout off",
-        random_numbers="same at every point" if scene.reseed else "none drawn",
-        batch_norm=f"{scene.bn} statistics" if batch_norms(scene.model) else "none",
-        loss_function=scene.objective.loss_name,
-        dtype=str(next(iter(scene.moving.values())).dtype),
-        device=device_of(scene.model).type,
-    )
+def describe(problem: Problem, *, draws_random_numbers: bool) -> Attributes:
+    """Say what is measured, and how, as attributes of a result."""
+    measurement = problem.measurement
+    model = measurement.model
 
+    names = ", ".join(problem.tensors)
+    if len(names) > _LONGEST_ATTRIBUTE:
+        names = f"{names[:_LONGEST_ATTRIBUTE]} ... ({len(problem.tensors)} in all)"
 
-def identity(scene: Scene) -> dict[str, str | int | float]:
-    """What must be the same for two runs to give the same values."""
-    tensors = [*scene.model.parameters(), *scene.model.buffers(), *scene.moving.values()]
-    return describe(scene, "identity") | {
-        "weights": fingerprint(tensors),
-        "data": fingerprint(scene.batches),
-        "axes": fingerprint(axis[name] for axis in scene.axes for name in axis),
-        "batches": ", ".join(str(len(tree_leaves(x)[0])) for x, _ in scene.batches),
-        "metrics": ", ".join(scene.objective.metrics),
+    return {
+        "seed": measurement.seed,
+        "n_samples": measurement.n_samples,
+        "moved": names,
+        "n_moved": sum(tensor.numel() for tensor in problem.tensors.values()),
+        "mode": "eval: dropout off",
+        "random_numbers": "same at every point" if draws_random_numbers else "none drawn",
+        "batch_norm": f"{measurement.bn} statistics" if batch_norms(model) else "none",
+        "loss": measurement.objective.loss_name,
+        "dtype": dtype_name(next(iter(problem.tensors.values())).dtype),
+        "device": device_of(model).type,
     }
+
+
+def identify(problem: Problem, *, draws_random_numbers: bool) -> dict[str, Any]:
+    """What must be the same for two runs to give the same values."""
+    measurement = problem.measurement
+    model = measurement.model
+
+    # What moves may lie outside of the model: tensors of `extra`.
+    tensors = [*model.parameters(), *model.buffers(), *problem.tensors.values()]
+
+    return {
+        **provenance("identity", model),
+        **describe(problem, draws_random_numbers=draws_random_numbers),
+        "weights": fingerprint(tensors),
+        "data": fingerprint(measurement.batches),
+        "axes": fingerprint(axis[name] for axis in problem.axes for name in axis),
+        "batches": ", ".join(str(count_samples(inputs)) for inputs, _ in measurement.batches),
+        "metrics": ", ".join(measurement.objective.metrics),
+        **problem.settings,
+    }
+
+
+def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """The batch norms that keep running statistics."""
+    kind = nn.modules.batchnorm._BatchNorm
+    return [m for m in model.modules() if isinstance(m, kind) and m.track_running_stats]

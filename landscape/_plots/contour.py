@@ -1,11 +1,17 @@
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
 
-from landscape._plots.values import check_plane, finite
+from landscape._plots.values import check_plane, finite_values, value_limits
+from resonance_toolkit import new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LEVELS = 25
 
 
 def plot_contour(
@@ -35,29 +41,37 @@ def plot_contour(
     Raises:
         ValueError: If `surface` has no such variable over `alpha` and `beta`.
     """
-    if ax is None:
-        import matplotlib.pyplot as plt
+    from matplotlib.colors import LogNorm, Normalize
 
-        _, ax = plt.subplots(layout="constrained")
     values = check_plane(surface, variable)
-    z = finite(values)
-    low, high = limits or ((float(z.min()), float(z.max())) if z.count() else (0.0, 1.0))
-    low, high = (low, high) if low < high else (low, low + max(abs(low), 1) * 1e-6)
+    z = finite_values(values)
+    low, high = limits or value_limits(z)
+    if low >= high:
+        high = low + max(abs(low), 1) * 1e-6  # levels must increase
     if log and low <= 0:
         raise ValueError(f"`log`: expected positive values of {variable}, got {low}")
-    levels = np.geomspace(low, high, 25) if log else np.linspace(low, high, 25)
-    norm = LogNorm(low, high) if log else Normalize(low, high)
-    defaults: dict[str, Any] = {"levels": levels, "norm": norm, "cmap": "viridis"}
-    defaults["extend"] = "both" if limits else "neither"
-    a, b = values["alpha"].values, values["beta"].values
+    if ax is None:
+        ax = new_axes()
+
+    defaults: dict[str, Any] = {
+        "levels": np.geomspace(low, high, _LEVELS) if log else np.linspace(low, high, _LEVELS),
+        "norm": LogNorm(low, high) if log else Normalize(low, high),
+        "cmap": "viridis",
+        "extend": "both" if limits else "neither",
+    }
+    alphas = values["alpha"].values
+    betas = values["beta"].values
     if z.count():
-        drawn = ax.contourf(a, b, z.T, **(defaults | style))
+        contours = ax.contourf(alphas, betas, z.T, **(defaults | style))
         label = values.attrs.get("long_name", variable)
-        ax.figure.colorbar(drawn, ax=ax, label=label, format="%.3g")
+        ax.figure.colorbar(contours, ax=ax, label=label, format="%.3g")
+
     missing = np.argwhere(np.ma.getmaskarray(z))
     if len(missing):
-        ax.plot(a[missing[:, 0]], b[missing[:, 1]], "x", color="0.6", ms=3, label="not finite")
-    _overlay(surface, ax)
+        rows, columns = missing.T
+        ax.plot(alphas[rows], betas[columns], "x", color="0.6", ms=3, label="not finite")
+
+    _mark_models(surface, ax)
     ax.set_xlabel(values["alpha"].attrs.get("long_name", "alpha"))
     ax.set_ylabel(values["beta"].attrs.get("long_name", "beta"))
     if ax.get_legend_handles_labels()[0]:
@@ -65,15 +79,24 @@ def plot_contour(
     return ax
 
 
-def _overlay(surface: xr.Dataset, ax: Axes) -> None:
+def _mark_models(surface: xr.Dataset, ax: Axes) -> None:
+    """Draw the path, the three models, or the one model that a surface is about."""
     if "path_alpha" in surface:
-        a, b = surface["path_alpha"].values, surface["path_beta"].values
-        ax.plot(a, b, "-o", color="white", mec="black", mew=0.5, ms=4, label="path")
-        ax.plot(a[-1:], b[-1:], "*", color="red", mec="black", mew=0.5, ms=12, label="last")
+        alphas = surface["path_alpha"].values
+        betas = surface["path_beta"].values
+        ax.plot(alphas, betas, "-o", color="white", mec="black", mew=0.5, ms=4, label="path")
+        ax.plot(
+            alphas[-1:], betas[-1:], "*", color="red", mec="black", mew=0.5, ms=12, label="last"
+        )
+
     elif "model_alpha" in surface:
         places = zip(surface["model_alpha"].values, surface["model_beta"].values, strict=True)
-        for i, (a, b) in enumerate(places):
-            ax.plot([a], [b], "o", color="white", mec="black", ms=7)
-            ax.annotate(f"{i}", (a, b), xytext=(6, 6), textcoords="offset points", color="white")
+        for number, place in enumerate(places):
+            alpha, beta = place
+            ax.plot([alpha], [beta], "o", color="white", mec="black", ms=7)
+            ax.annotate(
+                f"{number}", place, xytext=(6, 6), textcoords="offset points", color="white"
+            )
+
     elif "made_by" in surface.attrs and 0 in surface["alpha"].values:
         ax.plot([0], [0], "+", color="red", ms=10, mew=1.5, label="the model")

@@ -1,14 +1,20 @@
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
-from matplotlib.axes import Axes
+
+from resonance_toolkit import new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
-def plot_density(found: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
+def plot_density(curvature: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw the spectral density on a logarithmic scale, with the extreme eigenvalues.
 
     Args:
-        found: A result of `curvature`.
+        curvature: A result of `landscape.curvature`.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
@@ -16,22 +22,25 @@ def plot_density(found: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> 
         The axes.
 
     Raises:
-        ValueError: If `found` has no density.
+        ValueError: If `curvature` has no density.
     """
-    if "density" not in found or found["density"].isnull().all():
-        raise ValueError("`found`: expected a density, got none (was density_runs=0?)")
+    if "density" not in curvature or curvature["density"].isnull().all():
+        raise ValueError("`curvature`: expected a density, got none (was density_runs=0?)")
     if ax is None:
-        import matplotlib.pyplot as plt
+        ax = new_axes()
 
-        _, ax = plt.subplots(layout="constrained")
-    density = found["density"].values
-    (drawn,) = ax.plot(found["eigenvalue"].values, density, **style)
-    ends = [*found["smallest"].values, *found["largest"].values]
-    low, high = density.max() * 1e-8, density.max() * 3
-    ax.vlines(ends, low, low * 10, color=drawn.get_color(), lw=1, label="extreme eigenvalues")
+    density = curvature["density"].values
+    (curve,) = ax.plot(curvature["eigenvalue"].values, density, **style)
+
+    # Eight decades show the bumps of single eigenvalues; below, Gaussian tails go on for ever.
+    low = density.max() * 1e-8
+    high = density.max() * 3
+    extremes = [*curvature["smallest"].values, *curvature["largest"].values]
+    ax.vlines(extremes, low, low * 10, color=curve.get_color(), lw=1, label="extreme eigenvalues")
+
     ax.set_yscale("log")
     ax.set_ylim(low, high)
     ax.set_xlabel("eigenvalue")
-    ax.set_ylabel(found["density"].attrs.get("long_name", "density"))
+    ax.set_ylabel(curvature["density"].attrs.get("long_name", "density"))
     ax.legend()
     return ax

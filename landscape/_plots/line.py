@@ -1,8 +1,14 @@
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
+
+from resonance_toolkit import new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def plot_line(
@@ -25,16 +31,18 @@ def plot_line(
     if variable not in line or line[variable].dims != ("alpha",):
         raise ValueError(f"`line`: expected {variable!r} over alpha alone")
     if ax is None:
-        import matplotlib.pyplot as plt
+        ax = new_axes()
 
-        _, ax = plt.subplots(layout="constrained")
-    alpha, values = line["alpha"].values, line[variable].values
+    alphas = line["alpha"].values
+    values = line[variable].values
     values = np.where(np.isfinite(values), values, np.nan)
-    (drawn,) = ax.plot(alpha, values, **style)
+    (curve,) = ax.plot(alphas, values, **style)
+
     if variable == "loss" and "loss_se" in line and line["loss_se"].notnull().any():
         error = line["loss_se"].values
-        color = drawn.get_color()
-        ax.fill_between(alpha, values - error, values + error, color=color, alpha=0.2, linewidth=0)
+        color = curve.get_color()
+        ax.fill_between(alphas, values - error, values + error, color=color, alpha=0.2, linewidth=0)
+
     ax.set_xlabel(line["alpha"].attrs.get("long_name", "alpha"))
     ax.set_ylabel(line[variable].attrs.get("long_name", variable))
     if style.get("label"):

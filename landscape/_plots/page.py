@@ -120,10 +120,18 @@ def html_surface(surface: xr.Dataset, *, variable: str = "loss", title: str | No
         '<!doctype html>'
     """
     values = check_plane(surface, variable)
-    rows = [[z if np.isfinite(z) else None for z in row] for row in values.values.tolist()]
     name = values.attrs.get("long_name", variable)
-    data = {"a": values["alpha"].values.tolist(), "b": values["beta"].values.tolist()}
-    told = title if title is not None else str(surface.attrs.get("model", name))
+    heading = title if title is not None else str(surface.attrs.get("model", name))
+
+    # JSON knows neither NaN nor inf: holes are null.
+    rows = [[z if np.isfinite(z) else None for z in row] for row in values.values.tolist()]
+    data = {
+        "a": values["alpha"].values.tolist(),
+        "b": values["beta"].values.tolist(),
+        "z": rows,
+        "name": name,
+    }
+
     # `</` would end the script, whatever the JSON around it.
-    text = json.dumps(data | {"z": rows, "name": name}, allow_nan=False).replace("</", "<\\/")
-    return _PAGE.replace("@TITLE@", html.escape(told)).replace("@DATA@", text)
+    text = json.dumps(data, allow_nan=False).replace("</", "<\\/")
+    return _PAGE.replace("@TITLE@", html.escape(heading)).replace("@DATA@", text)

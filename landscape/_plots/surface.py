@@ -1,10 +1,15 @@
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 
-from landscape._plots.values import check_plane, finite
+from landscape._plots.values import check_plane, finite_values, value_limits
+from resonance_toolkit import new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def plot_surface(
@@ -34,16 +39,24 @@ def plot_surface(
     """
     values = check_plane(surface, variable)
     if ax is None:
-        import matplotlib.pyplot as plt
+        ax = new_axes(subplot_kw={"projection": "3d"})
 
-        ax = plt.figure(layout="constrained").add_subplot(projection="3d")
-    z = finite(values)
-    low, high = limits or ((float(z.min()), float(z.max())) if z.count() else (0.0, 1.0))
-    a, b = np.meshgrid(values["alpha"].values, values["beta"].values, indexing="ij")
-    defaults: dict[str, Any] = {"cmap": "viridis", "vmin": low, "vmax": high, "rcount": 60}
-    defaults |= {"ccount": 60, "linewidth": 0, "antialiased": True}
-    axes: Any = ax
-    axes.plot_surface(a, b, z.filled(np.nan), **(defaults | style))
+    z = finite_values(values)
+    low, high = limits or value_limits(z)
+    alphas, betas = np.meshgrid(values["alpha"].values, values["beta"].values, indexing="ij")
+
+    defaults: dict[str, Any] = {
+        "cmap": "viridis",
+        "vmin": low,
+        "vmax": high,
+        "rcount": 60,
+        "ccount": 60,
+        "linewidth": 0,
+        "antialiased": True,
+    }
+    axes: Any = ax  # of three dimensions, which the type does not tell
+    axes.plot_surface(alphas, betas, z.filled(np.nan), **(defaults | style))
+
     axes.set_zlim(low, high if high > low else low + 1e-6)
     axes.set_xlabel("alpha", labelpad=6)
     axes.set_ylabel("beta", labelpad=10)

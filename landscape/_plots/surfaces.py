@@ -1,12 +1,16 @@
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from landscape._plots.surface import plot_surface
-from landscape._plots.values import check_plane, finite
+from landscape._plots.values import check_plane, finite_values, value_limits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def plot_surfaces(
@@ -32,20 +36,23 @@ def plot_surfaces(
     """
     if not surfaces:
         raise ValueError("`surfaces`: expected one or more, got none")
-    drawn = [finite(check_plane(surface, variable)) for surface in surfaces.values()]
-    known = [z for z in drawn if z.count()]
-    low, high = (min(z.min() for z in known), max(z.max() for z in known)) if known else (0, 1)
+    limits = value_limits(
+        *(finite_values(check_plane(surface, variable)) for surface in surfaces.values())
+    )
+
     if figure is None:
         import matplotlib.pyplot as plt
 
         figure = plt.figure(figsize=(4.2 * len(surfaces), 4.2), layout="constrained")
+
     axes = []
-    for i, (title, surface) in enumerate(surfaces.items(), start=1):
-        ax: Any = figure.add_subplot(1, len(surfaces), i, projection="3d")
-        plot_surface(surface, variable=variable, limits=(float(low), float(high)), ax=ax, **style)
+    for number, (title, surface) in enumerate(surfaces.items(), start=1):
+        ax: Any = figure.add_subplot(1, len(surfaces), number, projection="3d")
+        plot_surface(surface, variable=variable, limits=limits, ax=ax, **style)
         ax.set_title(title)
         ax.set_zlabel("")  # the colour bar says it
         axes.append(ax)
+
     scale: Any = axes[0].collections[0]
     label = next(iter(surfaces.values()))[variable].attrs.get("long_name", variable)
     bar: Any = figure.colorbar(scale, ax=axes, shrink=0.6, pad=0.08, label=label)

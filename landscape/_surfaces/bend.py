@@ -9,9 +9,9 @@ from tqdm import tqdm
 
 from landscape._directions.parameters import Params
 from landscape._directions.states import State, parameter_names, read_state, state_tensors
-from landscape._evaluation.objective import apply, make_objective
+from landscape._evaluation.objective import evaluate_on_batch, make_objective
 from landscape._evaluation.samples import fixed_samples
-from resonance_toolkit import preserving, unwrap
+from resonance_toolkit import check_module, check_positive, check_whole, preserving, unwrap
 
 
 def bend(
@@ -57,38 +57,47 @@ def bend(
         >>> middle["weight"].round(decimals=3)  # straight already
         tensor([[1.]])
     """
-    for name, value in (("steps", steps), ("batch_size", batch_size)):
-        if type(value) is not int or value < 1:
-            raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
-    if not lr > 0:
-        raise ValueError(f"`lr`: expected a positive number, got {lr!r}")
+    check_module(model)
+    steps = check_whole("steps", steps)
+    batch_size = check_whole("batch_size", batch_size)
+    seed = check_whole("seed", seed, at_least=None)
+    lr = check_positive("lr", lr)
     objective = make_objective(loss, None)
     if objective.kind != "outputs":
         raise TypeError("`loss`: expected a callable of (outputs, targets)")
+
     names = parameter_names(model)
-    start = {name: state_tensors(model)[name].detach() for name in names}
+    tensors = state_tensors(model)
+    start = {name: tensors[name].detach() for name in names}
     end = read_state(to, start, "to")
     batches = fixed_samples(model, data, objective, samples, seed)
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+
+    control = {name: ((start[name] + end[name]) / 2).requires_grad_(True) for name in names}
+    optimizer = torch.optim.Adam(control.values(), lr=lr)
     generator = torch.Generator().manual_seed(seed)
-    middle = {n: ((start[n] + end[n]) / 2).requires_grad_(True) for n in names}
-    optimizer = torch.optim.Adam(middle.values(), lr=lr)
-    inner = unwrap(model)
+    inner_model = unwrap(model)
+
     with ExitStack() as stack:
         stack.enter_context(preserving(model))  # batch norm writes to its buffers
         stack.enter_context(torch.enable_grad())
         model.train()
         torch.manual_seed(seed)
+
         for _ in tqdm(range(steps), desc="bend", unit="step", disable=None, leave=False):
             t = torch.rand((), generator=generator).item()
             rows = torch.randperm(len(x), generator=generator)[:batch_size].to(x.device)
-            weights = {
-                n: (1 - t) ** 2 * start[n] + 2 * t * (1 - t) * middle[n] + t**2 * end[n]
-                for n in names
+
+            curve_weights = {
+                name: (1 - t) ** 2 * a + 2 * t * (1 - t) * control[name] + t**2 * end[name]
+                for name, a in start.items()
             }
-            outputs = functional_call(inner, weights, (x[rows],))
-            losses = apply("outputs", objective.loss, inner, x[rows], y[rows], outputs)
+            outputs = functional_call(inner_model, curve_weights, (x[rows],))
+            batch = x[rows], y[rows]
+            losses = evaluate_on_batch(objective.loss, "outputs", inner_model, batch, outputs)
+
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
-    return {name: tensor.detach() for name, tensor in middle.items()}
+
+    return {name: tensor.detach() for name, tensor in control.items()}

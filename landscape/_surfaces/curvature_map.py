@@ -1,21 +1,39 @@
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from torch import nn
 
-from landscape._curvature.curvature import start_vector
-from landscape._curvature.estimates import extreme_eigenvalues
-from landscape._curvature.matrix import MATRICES, Curvature, multiplying
-from landscape._evaluation.calibrate import calibrate
-from landscape._evaluation.checks import check_counts, check_tolerances
-from landscape._evaluation.point import standing
-from landscape._evaluation.problem import build_scene, describe
-from landscape._surfaces.axes import Directions, check_directions, with_axes
-from landscape._surfaces.dataset import as_surface
-from landscape._surfaces.grid import plane_coordinates
-from resonance_toolkit import AtMost, spread
+from landscape._curvature.estimates import Effort, extreme_eigenvalues
+from landscape._curvature.matrix import (
+    MATRIX_KINDS,
+    CurvatureMatrix,
+    MatrixKind,
+    matrix_vector_product,
+)
+from landscape._curvature.setup import check_matrix_fits, matrix_of, start_vector
+from landscape._directions.parameters import Params
+from landscape._directions.vectors import Normalisation
+from landscape._evaluation.checks import check_limits
+from landscape._evaluation.points import EvaluateAll, evaluate
+from landscape._evaluation.problem import Measurement, PointProbe, Request
+from landscape._surfaces.axes import (
+    Directions,
+    choose_directions,
+    either_spelling,
+    make_problem_along,
+    plane_coordinates,
+)
+from landscape._surfaces.dataset import as_surface, attributes_of
+from resonance_toolkit import AtMost, check_choice, check_whole
+
+_LONG_NAMES = {
+    "largest": "largest eigenvalue",
+    "smallest": "smallest eigenvalue",
+    "ratio": "smallest over largest eigenvalue",
+}
 
 
 def curvature_map(
@@ -23,9 +41,10 @@ def curvature_map(
     data: Any,
     *,
     loss: Callable[..., Any] | None = None,
-    matrix: str = "hessian",
+    matrix: MatrixKind = "hessian",
     directions: Directions = "random",
-    normalisation: str | None = None,
+    normalisation: Normalisation | None = None,
+    normalization: Normalisation | None = None,
     over: str | Sequence[str] | None = None,
     samples: int | None = AtMost(500),
     size: int | tuple[int, int] = 11,
@@ -33,7 +52,7 @@ def curvature_map(
     seed: int = 0,
     tolerance: float = 1e-2,
     max_products: int = 100,
-    memory: int = 2**31,
+    memory: float = 2**31,
     batch_size: int | None = None,
 ) -> xr.Dataset:
     """Map the extreme eigenvalues of the curvature over a coarse plane through the weights.
@@ -44,19 +63,25 @@ def curvature_map(
     Args:
         model: Called as `model(inputs)`; left as it was found.
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-        loss: As in `curvature`.
-        matrix: As in `curvature`.
-        directions: As in `grid`.
-        normalisation: As in `grid`.
-        over: As in `grid`; the curvature is that of the same parameters.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; cross-entropy by default.
+        matrix: `"hessian"` or `"gauss-newton"`; see `curvature`.
+        directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
+            largest eigenvalues), or one or two mappings of tensors by parameter name; a missing
+            second one is random.
+        normalisation: `"filter"`, `"layer"`, `"unit"` (as one vector) or `"none"`; by default
+            `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
+        normalization: Another spelling of `normalisation`.
+        over: Names or patterns of the parameters that move; by default trained weights of two or
+            more dimensions. The curvature is that of the same parameters.
         samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`.
         seed: Decides samples, directions and start vectors.
-        tolerance: As in `curvature`.
+        tolerance: Error allowed in eigenvalues: relative in the largest, relative to the norm of
+            the matrix in the smallest.
         max_products: Products allowed at each point.
-        memory: As in `curvature`.
-        batch_size: As in `curvature`.
+        memory: Bytes that retained graphs may take; beyond it, they are made anew for each product.
+        batch_size: Samples at a time; by default as many as keep activations in the cache.
 
     Returns:
         Dataset over `(alpha, beta)` with `loss`, `loss_se`, `accuracy`, `evaluated`, the extreme
@@ -71,52 +96,58 @@ def curvature_map(
         >>> fourth = lambda outputs, targets: outputs**4  # curvature 12 (alpha + beta) ** 2
         >>> model = nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.zeros_(model.weight)
-        >>> found = curvature_map(model, (x, x), loss=fourth, directions=[one, one], samples=2,
-        ...                       size=3)
-        >>> found["largest"].round(3).values
+        >>> surface = curvature_map(model, (x, x), loss=fourth, directions=[one, one], samples=2,
+        ...                         size=3)
+        >>> surface["largest"].round(3).values
         array([[48., 12.,  0.],
                [12.,  0., 12.],
                [ 0., 12., 48.]])
     """
     alphas, betas = plane_coordinates(size, span)
-    how = check_directions(directions, normalisation)
-    check_counts(max_products=max_products)
-    check_tolerances(tolerance=tolerance, memory=memory)
-    if matrix not in MATRICES:
-        raise ValueError(f"`matrix`: expected {' | '.join(MATRICES)}, got {matrix!r}")
-    scene = build_scene(
-        model, data, loss, None, over, None, samples=samples, seed=seed, bn="frozen",
-        batch_size=batch_size,
-    )  # fmt: skip
-    if matrix == "gauss-newton" and scene.objective.kind != "outputs":
-        raise ValueError("`loss`: Gauss-Newton needs a callable of (outputs, targets)")
-    scene = calibrate(with_axes(scene, directions, how, None), np.empty((0, 2)))
-    about = Curvature(
-        model, scene.moving, scene.batches, scene.objective, matrix, scene.n_samples, memory
+    choice = choose_directions(
+        directions, either_spelling(normalisation, normalization), over=over, extra=None
     )
-    points = [(a, b) for a in alphas.tolist() for b in betas.tolist()]
-    table = np.empty((len(points), len(scene.values) + 2))
-    with standing(scene) as at:
+    max_products = check_whole("max_products", max_products)
+    check_limits(tolerance=tolerance, memory=memory)
+    check_choice("matrix", matrix, MATRIX_KINDS)
 
-        def work(point: tuple[float, float]) -> list[float]:
-            values = at(point)  # and the model stays there
-            with multiplying(about) as product:
-                like = start_vector(about)
-                ends = extreme_eigenvalues(product, like, 1, tolerance, max_products, seed)
-            return [*values, ends.values[-1], ends.values[0]]
+    # Evaluated at each point, while the model is there.
+    def make_probe(measurement: Measurement, tensors: Params) -> PointProbe:
+        check_matrix_fits(matrix, measurement.objective)
+        curvature_matrix = matrix_of(measurement, tensors, matrix, memory)
+        effort = Effort(tolerance, max_products, measurement.seed)
+        return PointProbe(("largest", "smallest"), partial(_extreme_pair, curvature_matrix, effort))
 
-        for index, row in spread(work, points, label="curvature", unit="point"):
-            table[index] = row
-    names = [*scene.values, "largest", "smallest"]
-    columns = dict(zip(names, table.T, strict=True))
+    request = Request(data, loss=loss, samples=samples, seed=seed, batch_size=batch_size)
+    problem = make_problem_along(model, request, choice, make_probe=make_probe)
+    evaluation = evaluate(
+        problem,
+        np.array([(alpha, beta) for alpha in alphas for beta in betas]),
+        points_per_piece=len(betas),
+        strategy=EvaluateAll(label="curvature"),
+    )
+
+    columns = evaluation.values
     with np.errstate(divide="ignore", invalid="ignore"):
         columns["ratio"] = columns["smallest"] / columns["largest"]
-    found = as_surface(
+
+    surface = as_surface(
         columns,
         {"alpha": alphas, "beta": betas},
-        attrs=describe(scene, "landscape.curvature_map", normalisation=how, matrix=matrix),
+        attributes=attributes_of(
+            evaluation,
+            "landscape.curvature_map",
+            normalisation=choice.normalisation,
+            matrix=matrix,
+        ),
     )
-    found["largest"].attrs["long_name"] = "largest eigenvalue"
-    found["smallest"].attrs["long_name"] = "smallest eigenvalue"
-    found["ratio"].attrs["long_name"] = "smallest over largest eigenvalue"
-    return found
+    for name, long_name in _LONG_NAMES.items():
+        surface[name].attrs["long_name"] = long_name
+    return surface
+
+
+def _extreme_pair(curvature_matrix: CurvatureMatrix, effort: Effort) -> list[float]:
+    """The largest and the smallest eigenvalue, wherever the weights are."""
+    with matrix_vector_product(curvature_matrix) as product:
+        ritz = extreme_eigenvalues(product, start_vector(curvature_matrix), 1, effort)
+    return [ritz.values[-1], ritz.values[0]]

@@ -1,6 +1,5 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,13 @@ import numpy as np
 import xarray as xr
 from torch import Tensor, nn
 
+from landscape._directions.parameters import Params
 from landscape._directions.states import State, difference, parameter_names, state_tensors
-from landscape._evaluation.calibrate import calibrate
-from landscape._evaluation.points import running
-from landscape._evaluation.problem import build_scene, describe
-from landscape._surfaces.dataset import as_surface
-from landscape._surfaces.line import barrier
-from resonance_toolkit import AtMost
+from landscape._evaluation.points import evaluate
+from landscape._evaluation.problem import BatchNormStatistics, Request, make_problem
+from landscape._surfaces.dataset import as_surface, attributes_of
+from landscape._surfaces.layout import BARRIER_ATTRIBUTES, barrier
+from resonance_toolkit import AtMost, check_module, check_whole
 
 
 def curve(
@@ -28,27 +27,33 @@ def curve(
     samples: int | None = AtMost(500),
     size: int = 51,
     seed: int = 0,
-    bn: str = "frozen",
+    bn: BatchNormStatistics = "frozen",
     batch_size: int | None = None,
     checkpoint: str | Path | None = None,
     executor: Executor | None = None,
 ) -> xr.Dataset:
     """Evaluate the loss on the Bezier curve from one model to another.
 
+    The curve is `(1 - t)^2 a + 2 t (1 - t) c + t^2 b`, from model `a` to model `b` by way of the
+    control point `c` (Garipov et al. 2018).
+
     Args:
         model: The beginning; called as `model(inputs)` and left as it was found.
         to: The end, a model or state dict.
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
         control: The control point, from `bend`.
-        loss: As in `grid`.
-        metrics: As in `grid`.
+        loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
+            sample; cross-entropy by default.
+        metrics: Further values by name: callables like `loss`, of `(model)` alone, or
+            loss-landscapes metrics.
         samples: How many samples to draw, if there are so many; None takes all.
         size: Points along the curve, both ends included.
         seed: Decides the samples.
-        bn: As in `grid`; frozen statistics go straight from one model's to the other's.
-        batch_size: As in `grid`.
-        checkpoint: As in `grid`.
-        executor: As in `grid`.
+        bn: `"frozen"` running statistics, which go straight from one model's to the other's, or
+            `"recompute"` them at every point.
+        batch_size: Samples at a time; by default as many as keep activations in the cache.
+        checkpoint: A file for finished points: the same call goes on from there after a kill.
+        executor: Where pieces are evaluated; by default in this process.
 
     Returns:
         Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` and metrics over `alpha`, the
@@ -67,34 +72,45 @@ def curve(
         ...     "loss"].values
         array([0.  , 0.25, 0.  ])
     """
-    if type(size) is not int or size < 2:
-        raise ValueError(f"`size`: expected a whole number of at least 2, got {size!r}")
-    scene = build_scene(
-        model, data, loss, metrics, "**", None, samples=samples, seed=seed, bn=bn,
-        batch_size=batch_size,
-    )  # fmt: skip
+    size = check_whole("size", size, at_least=2)
+    check_module(model)
     origin = state_tensors(model)
-    end = difference(to, origin, "to")
-    own = {name: tensor for name, tensor in origin.items() if name in control}
-    missing = [name for name in parameter_names(model) if name not in own]
-    if missing:
-        raise ValueError(f"`control`: expected every parameter, {', '.join(missing)} missing")
-    # Buffers have no control point: half way makes them go straight.
-    bent = {name: step / 2 for name, step in end.items()} | difference(control, own, "control")
+    axes = _curve_axes(to, control, origin, parameter_names(model))
+
+    # From `a`, with steps to `c` and to `b`: a + 2 t (1 - t) (c - a) + t^2 (b - a).
     t = np.arange(size) / (size - 1)
     points = np.stack([2 * t * (1 - t), t**2], axis=1)
-    scene = calibrate(replace(scene, moving=origin, axes=(bent, end)), points)
-    with running(
-        scene,
-        points,
-        piece=10,
-        checkpoint=checkpoint,
-        executor=executor,
-        settings={"verb": "curve"},
-    ) as run:
-        run.fill(np.arange(size))
-    values = dict(zip(scene.values, run.table.T, strict=True))
-    found = as_surface(values, {"alpha": t}, attrs=describe(scene, "landscape.curve"))
-    found["alpha"].attrs["long_name"] = "position on the curve"
-    note = {"long_name": "rise of the loss above both ends"}
-    return found.assign(barrier=((), barrier(t, values["loss"]), note))
+
+    request = Request(
+        data, loss=loss, metrics=metrics, samples=samples, seed=seed, bn=bn, batch_size=batch_size
+    )
+    problem = make_problem(model, request, origin, axes, {"verb": "curve"})
+    evaluation = evaluate(
+        problem, points, points_per_piece=10, checkpoint=checkpoint, executor=executor
+    )
+
+    surface = as_surface(
+        evaluation.values,
+        {"alpha": t},
+        attributes=attributes_of(evaluation, "landscape.curve"),
+    )
+    surface["alpha"].attrs["long_name"] = "position on the curve"
+    height = barrier(t, evaluation.values["loss"])
+    return surface.assign(barrier=((), height, BARRIER_ATTRIBUTES))
+
+
+def _curve_axes(
+    to: State, control: Mapping[str, Tensor], origin: Params, names: list[str]
+) -> tuple[Params, Params]:
+    """Steps from the first model to the control point and to the last model."""
+    to_end = difference(to, origin, "to")
+
+    controlled = {name: tensor for name, tensor in origin.items() if name in control}
+    missing = [name for name in names if name not in controlled]
+    if missing:
+        raise ValueError(f"`control`: expected every parameter, {', '.join(missing)} missing")
+
+    # Buffers have no control point: half way makes them go straight.
+    half_way = {name: step / 2 for name, step in to_end.items()}
+    to_control = half_way | difference(control, controlled, "control")
+    return to_control, to_end

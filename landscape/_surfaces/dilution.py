@@ -1,12 +1,18 @@
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from torch import nn
 
-from landscape._directions.parameters import Extra, moving_tensors
+from landscape._directions.parameters import Extra, tensors_to_move
+from landscape._directions.vectors import Normalisation
+from landscape._evaluation.adaptive import Method
+from landscape._evaluation.problem import BatchNormStatistics
+from landscape._surfaces.axes import Directions, either_spelling
 from landscape._surfaces.grid import grid
 from landscape._surfaces.smoothness import smoothness
 from resonance_toolkit import AtMost, provenance
@@ -20,12 +26,20 @@ def dilution(
     extra: Extra,
     *,
     loss: Callable[..., Any] | None = None,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    directions: Directions = "random",
+    normalisation: Normalisation | None = None,
+    normalization: Normalisation | None = None,
     over: str | Sequence[str] = "**",
     samples: int | None = AtMost(500),
-    size: int = 51,
-    span: float = 1.0,
+    size: int | tuple[int, int] = 51,
+    span: float | tuple[float, float] = 1.0,
     seed: int = 0,
-    **settings: Any,
+    bn: BatchNormStatistics = "frozen",
+    method: Method = "exact",
+    tolerance: float = 1e-2,
+    batch_size: int | None = None,
+    executor: Executor | None = None,
 ) -> xr.Dataset:
     """Tell smoothing from mere parameter count.
 
@@ -39,13 +53,24 @@ def dilution(
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
         extra: The branches: a module (its parameters, and buffers called `static...`) or a mapping
             of tensors.
-        loss: As in `grid`; the main loss by default.
+        loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
+            sample; cross-entropy by default.
+        metrics: Further callables by name that `grid` evaluates; the result has none of them.
+        directions: `"random"`, `"gradient"` (then random), `"hessian"`, or one or two mappings of
+            tensors; see `grid`.
+        normalisation: How directions are scaled: as one vector (`"unit"`) by default, which is what
+            dilutes them; else `"filter"`, `"layer"` or `"none"`.
+        normalization: Another spelling of `normalisation`.
         over: Which parameters of the backbone the directions cover; all by default.
         samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`, in lengths of the whole direction.
         seed: Decides samples and directions.
-        settings: Passed on to `grid`.
+        bn: `"frozen"` running statistics, or `"recompute"` them at every point.
+        method: `"exact"` evaluates every point; `"adaptive"` evaluates few and interpolates.
+        tolerance: Largest error of an interpolated loss, relative to the range of the surface.
+        batch_size: Samples at a time; by default as many as keep activations in the cache.
+        executor: Where pieces of the planes are evaluated; by default in this process.
 
     Returns:
         Dataset over `covers` ("backbone + extra", "backbone"): `std`, `range`, `mean_grad` and
@@ -58,21 +83,41 @@ def dilution(
         >>> import torch
         >>> model, branches = nn.Linear(4, 2, bias=False), nn.Linear(4, 6, bias=False)
         >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 0, 1, 0])
-        >>> found = dilution(model, (x, y), branches, samples=5, size=5)
-        >>> found["n_covered"].values, found["factor"].item()  # sqrt(8 / 32)
+        >>> diluted = dilution(model, (x, y), branches, samples=5, size=5)
+        >>> diluted["n_covered"].values, diluted["factor"].item()  # sqrt(8 / 32)
         (array([32.,  8.]), 0.5)
     """
-    common: dict[str, Any] = {"loss": loss, "over": over, "samples": samples, "size": size}
-    common |= {"span": span, "seed": seed, "normalisation": "unit"} | settings
-    surfaces = [grid(model, data, extra=covered, **common) for covered in (extra, None)]
+    # One plane over the model and `extra`, one over the model alone, alike in all else.
+    measure_surface = partial(
+        grid,
+        model,
+        data,
+        loss=loss,
+        metrics=metrics,
+        directions=directions,
+        normalisation=either_spelling(normalisation, normalization) or "unit",
+        over=over,
+        samples=samples,
+        size=size,
+        span=span,
+        seed=seed,
+        bn=bn,
+        method=method,
+        tolerance=tolerance,
+        batch_size=batch_size,
+        executor=executor,
+    )
+    surfaces = [measure_surface(extra=covered) for covered in (extra, None)]
     roughness = [smoothness(surface) for surface in surfaces]
-    counts = [_count(moving_tensors(model, over, covered)) for covered in (extra, None)]
+
+    counts = [_count_numbers(tensors_to_move(model, over, covered)) for covered in (extra, None)]
     lengths = [surface.attrs["length_on_model"] for surface in surfaces]
-    rows = {name: np.array([found[name].item() for found in roughness]) for name in _STATISTICS}
-    described = {name: roughness[0][name].attrs["long_name"] for name in _STATISTICS}
+    rows = {name: np.array([rough[name].item() for rough in roughness]) for name in _STATISTICS}
     change = np.array([joint / alone - 1 if alone else math.nan for joint, alone in rows.values()])
+
     variables: dict[str, Any] = {
-        name: ("covers", row, {"long_name": described[name]}) for name, row in rows.items()
+        name: ("covers", row, {"long_name": roughness[0][name].attrs["long_name"]})
+        for name, row in rows.items()
     }
     variables |= {
         "n_covered": ("covers", np.array(counts, float), {"long_name": "parameters covered"}),
@@ -80,14 +125,23 @@ def dilution(
         "factor": ((), math.sqrt(counts[1] / counts[0]), {"long_name": "expected dilution"}),
         "change": ("statistic", change, {"long_name": "relative change by covering more"}),
     }
-    labels = {"covers": ["backbone + extra", "backbone"], "statistic": list(_STATISTICS)}
-    notes = {"covers": "tensors that directions cover", "statistic": "statistic of the surface"}
     return xr.Dataset(
         variables,
-        coords={n: (n, values, {"long_name": notes[n]}) for n, values in labels.items()},
+        coords={
+            "covers": (
+                "covers",
+                ["backbone + extra", "backbone"],
+                {"long_name": "tensors that directions cover"},
+            ),
+            "statistic": (
+                "statistic",
+                list(_STATISTICS),
+                {"long_name": "statistic of the surface"},
+            ),
+        },
         attrs=surfaces[1].attrs | provenance("landscape.dilution"),
     )
 
 
-def _count(tensors: dict[str, Any]) -> int:
+def _count_numbers(tensors: dict[str, Any]) -> int:
     return sum(tensor.numel() for tensor in tensors.values())

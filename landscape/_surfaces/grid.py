@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -6,21 +5,22 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 from torch import nn
 
 from landscape._directions.parameters import Extra
-from landscape._directions.vectors import cosine, norm
-from landscape._evaluation.adaptive import fill_adaptively, with_margins
-from landscape._evaluation.calibrate import calibrate
-from landscape._evaluation.point import Scene
-from landscape._evaluation.points import running
-from landscape._evaluation.problem import build_scene, describe
-from landscape._surfaces.axes import Directions, check_directions, with_axes
-from landscape._surfaces.dataset import as_surface
-from resonance_toolkit import AtMost
-
-Array = NDArray[np.float64]
+from landscape._directions.vectors import Normalisation
+from landscape._evaluation.adaptive import METHODS, Adaptive, Method
+from landscape._evaluation.points import EvaluateAll, Strategy, evaluate
+from landscape._evaluation.problem import BatchNormStatistics, Request
+from landscape._surfaces.axes import (
+    Directions,
+    choose_directions,
+    either_spelling,
+    make_problem_along,
+    plane_coordinates,
+)
+from landscape._surfaces.dataset import as_surface, attributes_of, plane_attributes
+from resonance_toolkit import AtMost, check_choice, check_positive
 
 
 def grid(
@@ -30,15 +30,16 @@ def grid(
     loss: Callable[..., Any] | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     directions: Directions = "random",
-    normalisation: str | None = None,
+    normalisation: Normalisation | None = None,
+    normalization: Normalisation | None = None,
     over: str | Sequence[str] | None = None,
     extra: Extra | None = None,
     samples: int | None = AtMost(500),
     size: int | tuple[int, int] = 51,
     span: float | tuple[float, float] = 1.0,
     seed: int = 0,
-    bn: str = "frozen",
-    method: str = "exact",
+    bn: BatchNormStatistics = "frozen",
+    method: Method = "exact",
     tolerance: float = 1e-2,
     batch_size: int | None = None,
     checkpoint: str | Path | None = None,
@@ -64,6 +65,7 @@ def grid(
             those of `principal_directions`; a missing second one is random.
         normalisation: `"filter"`, `"layer"`, `"unit"` (as one vector) or `"none"`; by default
             `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
+        normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
             more dimensions, so neither biases nor norm parameters.
         extra: A module (say, a probe) or mapping of tensors that directions cover as well, under
@@ -102,66 +104,43 @@ def grid(
                [0., 1., 4.]])
     """
     alphas, betas = plane_coordinates(size, span)
-    how = check_directions(directions, normalisation)
-    if method not in ("exact", "adaptive"):
-        raise ValueError(f"`method`: expected exact | adaptive, got {method!r}")
-    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
-    if not (number and 0 < tolerance < math.inf):
-        raise ValueError(f"`tolerance`: expected a positive number, got {tolerance!r}")
-    scene = build_scene(
-        model, data, loss, metrics, over, extra, samples=samples, seed=seed, bn=bn,
-        batch_size=batch_size,
-    )  # fmt: skip
-    scene = with_axes(scene, directions, how, extra)
-    points = np.array([(a, b) for a in alphas for b in betas])
+    choice = choose_directions(
+        directions, either_spelling(normalisation, normalization), over=over, extra=extra
+    )
+    check_choice("method", method, METHODS)
+    tolerance = check_positive("tolerance", tolerance)
+
+    # What tells this surface from others of the same model, in attributes and checkpoints.
     settings: dict[str, Any] = {
-        "directions": directions if isinstance(directions, str) else "given",
-        "normalisation": how,
+        "directions": choice.name,
+        "normalisation": choice.normalisation,
         "method": method,
-        "tolerance": float(tolerance) if method == "adaptive" else 0.0,
+        "tolerance": tolerance if method == "adaptive" else 0.0,
     }
-    scene = calibrate(scene, points)
+    request = Request(
+        data, loss=loss, metrics=metrics, samples=samples, seed=seed, bn=bn, batch_size=batch_size
+    )
+    problem = make_problem_along(model, request, choice, settings=settings)
+
+    strategy: Strategy = EvaluateAll()
     if method == "adaptive":
-        scene = with_margins(scene)
-    with running(
-        scene, points, piece=len(betas), checkpoint=checkpoint, executor=executor, settings=settings
-    ) as run:
-        if method == "adaptive":
-            table, found = fill_adaptively(run, (len(alphas), len(betas)), scene, tolerance)
-        else:
-            run.fill(np.arange(len(points)))
-            table, found = run.table, {"error_estimate": 0.0}
+        strategy = Adaptive((len(alphas), len(betas)), tolerance, problem.measurement.seed)
+
+    evaluation = evaluate(
+        problem,
+        np.array([(alpha, beta) for alpha in alphas for beta in betas]),
+        points_per_piece=len(betas),
+        checkpoint=checkpoint,
+        executor=executor,
+        strategy=strategy,
+    )
+
+    attributes = attributes_of(evaluation, "landscape.grid", over=over, **settings)
+    attributes |= plane_attributes(problem)
+    attributes["error_estimate"] = evaluation.error_estimate
     return as_surface(
-        dict(zip(scene.values, table.T, strict=False)),
+        evaluation.values,
         {"alpha": alphas, "beta": betas},
-        attrs=describe(scene, "landscape.grid", over=over, **settings)
-        | {"length_alpha": norm(scene.axes[0]), "length_beta": norm(scene.axes[1])}
-        | {"cosine_of_axes": cosine(*scene.axes), "length_on_model": _length_on_model(scene)}
-        | found,
-        evaluated=run.done,
+        attributes=attributes,
+        evaluated=evaluation.evaluated,
     )
-
-
-def _length_on_model(scene: Scene) -> float:
-    """Mean length of the axes, without what they cover of `extra`."""
-    own = [name for name in scene.moving if not name.startswith("extra.")]
-    lengths = [math.hypot(*(norm({name: axis[name]}) for name in own)) for axis in scene.axes]
-    return sum(lengths) / len(lengths)
-
-
-def plane_coordinates(
-    size: int | tuple[int, int], span: float | tuple[float, float]
-) -> tuple[Array, Array]:
-    """Check `size` and `span`, and lay out both axes; 0 is exactly 0 where it is a point."""
-    sizes = size if isinstance(size, tuple) else (size, size)
-    spans = span if isinstance(span, tuple) else (span, span)
-    if len(sizes) != 2 or any(type(n) is not int or n < 2 for n in sizes):
-        raise ValueError(f"`size`: expected a whole number of at least 2, or two, got {size!r}")
-    numbers = all(isinstance(s, int | float) and not isinstance(s, bool) for s in spans)
-    if len(spans) != 2 or not numbers or not all(0 < s < math.inf for s in spans):
-        raise ValueError(f"`span`: expected a positive finite number, or two, got {span!r}")
-    # Whole numbers over a whole number: symmetric to the last bit, unlike np.linspace.
-    first, second = (
-        s * np.arange(1 - n, n, 2, dtype=float) / (n - 1) for n, s in zip(sizes, spans, strict=True)
-    )
-    return first, second

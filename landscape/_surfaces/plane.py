@@ -1,7 +1,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from torch import nn
 from landscape._directions.parameters import Params
 from landscape._directions.states import State, combine, difference, parameter_names, state_tensors
 from landscape._directions.vectors import dot
-from landscape._evaluation.calibrate import calibrate
-from landscape._evaluation.points import running
-from landscape._evaluation.problem import build_scene, describe
-from landscape._surfaces.dataset import as_surface
-from resonance_toolkit import AtMost
+from landscape._evaluation.points import evaluate
+from landscape._evaluation.problem import BatchNormStatistics, Request, make_problem
+from landscape._surfaces.dataset import as_surface, attributes_of
+from landscape._surfaces.layout import frame
+from resonance_toolkit import AtMost, check_not_negative, check_whole
 
 Array = NDArray[np.float64]
 
@@ -32,7 +31,7 @@ def plane(
     size: int = 51,
     margin: float = 0.2,
     seed: int = 0,
-    bn: str = "frozen",
+    bn: BatchNormStatistics = "frozen",
     batch_size: int | None = None,
     checkpoint: str | Path | None = None,
     executor: Executor | None = None,
@@ -47,16 +46,18 @@ def plane(
             left as it was found. Every parameter moves, and running statistics along with them
             (variances stay at or above 0).
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-        loss: As in `grid`.
-        metrics: As in `grid`.
+        loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
+            sample; cross-entropy by default.
+        metrics: Further values by name: callables like `loss`, of `(model)` alone, or
+            loss-landscapes metrics.
         samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         margin: Room around the three models, relative to their extent.
         seed: Decides the samples.
-        bn: As in `grid`.
-        batch_size: As in `grid`.
-        checkpoint: As in `grid`.
-        executor: As in `grid`.
+        bn: `"frozen"` running statistics, or `"recompute"` them at every point.
+        batch_size: Samples at a time; by default as many as keep activations in the cache.
+        checkpoint: A file for finished points: the same call goes on from there after a kill.
+        executor: Where pieces are evaluated; by default in this process.
 
     Returns:
         Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` and metrics over `(alpha, beta)`,
@@ -71,66 +72,58 @@ def plane(
         >>> origin, x = nn.Linear(2, 1, bias=False), torch.eye(2)
         >>> _ = nn.init.zeros_(origin.weight)
         >>> others = [{"weight": torch.tensor([[3.0, 0]])}, {"weight": torch.tensor([[1.0, 4]])}]
-        >>> found = plane([origin, *others], (x, x), loss=lambda o, y: o.mean(), samples=2, size=2)
-        >>> found["model_alpha"].values, found["model_beta"].values
+        >>> models = [origin, *others]
+        >>> surface = plane(models, (x, x), loss=lambda o, y: o.mean(), samples=2, size=2)
+        >>> surface["model_alpha"].values, surface["model_beta"].values
         (array([0., 3., 1.]), array([0., 0., 4.]))
     """
     if not isinstance(models, Sequence) or len(models) != 3 or not isinstance(models[0], nn.Module):
         raise ValueError("`models`: expected three models or state dicts, the first a module")
-    if type(size) is not int or size < 2:
-        raise ValueError(f"`size`: expected a whole number of at least 2, got {size!r}")
-    if not 0 <= margin < math.inf:
-        raise ValueError(f"`margin`: expected a number of at least 0, got {margin!r}")
+    size = check_whole("size", size, at_least=2)
+    check_not_negative("margin", margin)
+
     model = models[0]
     origin = state_tensors(model)
-    axes, where = _orthonormal(
-        [difference(m, origin, f"models[{i}]") for i, m in enumerate(models[1:], start=1)],
-        parameter_names(model),
+    steps = [difference(m, origin, f"models[{i}]") for i, m in enumerate(models[1:], start=1)]
+    axes, positions = _orthonormal_axes(steps, parameter_names(model))
+
+    # The three models themselves are evaluated too, as the last three points.
+    alphas, betas = (frame(column, size, margin) for column in positions.T)
+    on_plane = [(alpha, beta) for alpha in alphas for beta in betas]
+    points = np.concatenate([on_plane, positions])
+
+    request = Request(
+        data, loss=loss, metrics=metrics, samples=samples, seed=seed, bn=bn, batch_size=batch_size
     )
-    scene = build_scene(
-        model, data, loss, metrics, "**", None, samples=samples, seed=seed, bn=bn,
-        batch_size=batch_size,
-    )  # fmt: skip
-    scene = replace(scene, moving=origin, axes=axes)
-    alphas, betas = (frame(column, size, margin) for column in where.T)
-    points = np.concatenate([[(a, b) for a in alphas for b in betas], where])
-    scene = calibrate(scene, points)
-    with running(
-        scene,
-        points,
-        piece=size,
-        checkpoint=checkpoint,
-        executor=executor,
-        settings={"verb": "plane"},
-    ) as run:
-        run.fill(np.arange(len(points)))
-    on_plane = dict(zip(scene.values, run.table[:-3].T, strict=True))
-    found = as_surface(
-        on_plane, {"alpha": alphas, "beta": betas},
-        attrs=describe(scene, "landscape.plane", margin=margin),
-    )  # fmt: skip
-    return found.assign(
-        model_alpha=("model", where[:, 0], {"long_name": "position along alpha"}),
-        model_beta=("model", where[:, 1], {"long_name": "position along beta"}),
-        model_loss=("model", run.table[-3:, 0], {"long_name": "loss of the model itself"}),
+    problem = make_problem(model, request, origin, axes, {"verb": "plane"})
+    evaluation = evaluate(
+        problem, points, points_per_piece=size, checkpoint=checkpoint, executor=executor
+    )
+
+    surface = as_surface(
+        {name: column[:-3] for name, column in evaluation.values.items()},
+        {"alpha": alphas, "beta": betas},
+        attributes=attributes_of(evaluation, "landscape.plane", margin=margin),
+    )
+    model_losses = evaluation.values["loss"][-3:]
+    return surface.assign(
+        model_alpha=("model", positions[:, 0], {"long_name": "position along alpha"}),
+        model_beta=("model", positions[:, 1], {"long_name": "position along beta"}),
+        model_loss=("model", model_losses, {"long_name": "loss of the model itself"}),
     ).assign_coords(model=("model", np.arange(3), {"long_name": "model, in the order given"}))
 
 
-def frame(positions: Array, size: int, margin: float) -> Array:
-    """Coordinates of an axis that shows all positions, with room around them."""
-    low, high = positions.min(), positions.max()
-    room = margin * (high - low)
-    return np.linspace(low - room, high + room, size)
-
-
-def _orthonormal(steps: list[Params], names: list[str]) -> tuple[tuple[Params, Params], Array]:
+def _orthonormal_axes(steps: list[Params], names: list[str]) -> tuple[tuple[Params, Params], Array]:
     """Axes, and where the three models stand; lengths are those of parameters alone."""
     first, second = ({name: step[name] for name in names} for step in steps)
+
+    # The second step, split along the first one and at a right angle to it.
     length = math.sqrt(dot(first, first))
     along = dot(first, second) / length if length else 0.0
     above = math.sqrt(max(dot(second, second) - along**2, 0.0))
     if not length or above <= 1e-6 * length:
         raise ValueError("`models`: expected three models that are not on one line")
+
     alpha = combine([1 / length], steps[:1])
     beta = combine([-along / length / above, 1 / above], steps)
     return (alpha, beta), np.array([[0.0, 0.0], [length, 0.0], [along, above]])

@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 from resonance_toolkit import provenance
 
 Array = NDArray[np.float64]
-_RESOLVED = 0.5  # slopes of neighbouring steps that agree less than this are not resolved
+Statistic = tuple[str, Array]  # long name, values
+
+# Slopes of neighbouring steps that correlate less than this are not resolved by the grid.
+_RESOLVED = 0.5
 
 
 def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)) -> xr.Dataset:
@@ -37,8 +40,8 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
         >>> axis = np.linspace(-1, 1, 5)
         >>> bowl = xr.Dataset({"loss": (("alpha", "beta"), axis[:, None] ** 2 + 0 * axis)},
         ...                   coords={"alpha": axis, "beta": axis})
-        >>> found = smoothness(bowl, radii=[1.0])
-        >>> [round(found[name].item(), 6) for name in ("range", "curvature_max", "sharpness")]
+        >>> rough = smoothness(bowl, radii=[1.0])
+        >>> [round(rough[name].item(), 6) for name in ("range", "curvature_max", "sharpness")]
         [1.0, 2.0, 1.0]
     """
     plane = ("alpha", "beta")
@@ -46,35 +49,54 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
         raise ValueError("`surface`: expected a variable `loss` over `alpha` and `beta`")
     if min(surface.sizes[d] for d in plane) < 3:
         raise ValueError(f"`surface`: expected 3 x 3 points or more, got {dict(surface.sizes)}")
+
     loss = surface["loss"].transpose(..., *plane)
-    others = loss.dims[:-2]
-    a, b = (surface[d].values for d in plane)
+    other_dims = loss.dims[:-2]
+    alphas, betas = (surface[d].values for d in plane)
     z = np.where(np.isfinite(loss.values), loss.values, np.nan)
+
     with np.errstate(invalid="ignore", divide="ignore"):
-        numbers = _spread_and_slopes(z, a, b) | _curvature(z, a, b) | _resolution(z)
-    numbers["n_non_finite"] = ("points without a finite loss", np.isnan(z).sum((-2, -1)))
+        statistics = (
+            _spread_and_slopes(z, alphas, betas) | _curvature(z, alphas, betas) | _resolution(z)
+        )
+    statistics["n_non_finite"] = ("points without a finite loss", np.isnan(z).sum((-2, -1)))
     variables: dict[str, Any] = {
-        name: (others, np.asarray(value, dtype=float), {"long_name": long_name})
-        for name, (long_name, value) in numbers.items()
+        name: (other_dims, np.asarray(value, dtype=float), {"long_name": long_name})
+        for name, (long_name, value) in statistics.items()
     }
-    sharp = np.stack([_sharpness(z, a, b, radius) for radius in radii], axis=-1)
-    note = {"long_name": "largest rise of the loss within the radius"}
-    variables["sharpness"] = ((*others, "radius"), sharp, note)
-    kept = {str(n): c for n, c in surface.coords.items() if not set(c.dims) & set(plane)}
-    distance = {"long_name": "distance from (0, 0)"}
+
+    sharpness = np.stack([_sharpness(z, alphas, betas, radius) for radius in radii], axis=-1)
+    variables["sharpness"] = (
+        (*other_dims, "radius"),
+        sharpness,
+        {"long_name": "largest rise of the loss within the radius"},
+    )
+
+    # Coordinates of further dimensions, such as seeds, are kept.
+    coordinates: dict[str, Any] = {
+        str(name): c for name, c in surface.coords.items() if not set(c.dims) & set(plane)
+    }
+    coordinates["radius"] = (
+        "radius",
+        np.asarray(radii, dtype=float),
+        {"long_name": "distance from (0, 0)"},
+    )
     return xr.Dataset(
         variables,
-        coords=kept | {"radius": ("radius", np.asarray(radii, dtype=float), distance)},
+        coords=coordinates,
         attrs=surface.attrs | provenance("landscape.smoothness"),
     )
 
 
-def _spread_and_slopes(z: Array, a: Array, b: Array) -> dict[str, tuple[str, Array]]:
+def _spread_and_slopes(z: Array, a: Array, b: Array) -> dict[str, Statistic]:
     slopes = np.hypot(*np.gradient(z, a, b, axis=(-2, -1)))
     steps = np.hypot(*np.gradient(z, axis=(-2, -1)))
-    along_a = np.abs(np.diff(z, axis=-2)) * _widths(b)
-    along_b = np.abs(np.diff(z, axis=-1)) * _widths(a)[:, None]
+
+    # Sums over one axis of |difference|, integrated along the other by the trapezoidal rule.
+    along_a = np.abs(np.diff(z, axis=-2)) * _trapezoid_widths(b)
+    along_b = np.abs(np.diff(z, axis=-1)) * _trapezoid_widths(a)[:, None]
     variation = np.nansum(along_a, (-2, -1)) + np.nansum(along_b, (-2, -1))
+
     low, high = _extremes(z)
     return {
         "std": ("standard deviation of the loss", _over_plane(np.nanstd, z)),
@@ -88,68 +110,87 @@ def _spread_and_slopes(z: Array, a: Array, b: Array) -> dict[str, tuple[str, Arr
     }
 
 
-def _curvature(z: Array, a: Array, b: Array) -> dict[str, tuple[str, Array]]:
+def _curvature(z: Array, a: Array, b: Array) -> dict[str, Statistic]:
     """Eigenvalues of the 2 x 2 Hessian from central differences, at inner points."""
-    first, second = np.diff(a).mean(), np.diff(b).mean()
+    a_step = np.diff(a).mean()
+    b_step = np.diff(b).mean()
     inner = z[..., 1:-1, 1:-1]
-    aa = (z[..., 2:, 1:-1] - 2 * inner + z[..., :-2, 1:-1]) / first**2
-    bb = (z[..., 1:-1, 2:] - 2 * inner + z[..., 1:-1, :-2]) / second**2
-    crossed = z[..., 2:, 2:] - z[..., 2:, :-2] - z[..., :-2, 2:] + z[..., :-2, :-2]
-    ab = crossed / (4 * first * second)
-    middle, radius = (aa + bb) / 2, np.hypot((aa - bb) / 2, ab)
-    lowest, highest = _extremes(middle - radius)[0], _extremes(middle + radius)[1]
-    convex = np.where(np.isnan(middle), np.nan, middle - radius >= 0)
+    aa = (z[..., 2:, 1:-1] - 2 * inner + z[..., :-2, 1:-1]) / a_step**2
+    bb = (z[..., 1:-1, 2:] - 2 * inner + z[..., 1:-1, :-2]) / b_step**2
+    corners = z[..., 2:, 2:] - z[..., 2:, :-2] - z[..., :-2, 2:] + z[..., :-2, :-2]
+    ab = corners / (4 * a_step * b_step)
+
+    # The eigenvalues of [[aa, ab], [ab, bb]] are middle -+ radius.
+    middle = (aa + bb) / 2
+    radius = np.hypot((aa - bb) / 2, ab)
+    lowest, _ = _extremes(middle - radius)
+    _, highest = _extremes(middle + radius)
+    is_convex = np.where(np.isnan(middle), np.nan, middle - radius >= 0)
+
     return {
         "curvature_min": ("smallest eigenvalue of the in-plane Hessian", lowest),
         "curvature_max": ("largest eigenvalue of the in-plane Hessian", highest),
         "convex_share": (
             "share of points where the plane is convex",
-            _over_plane(np.nanmean, convex),
+            _over_plane(np.nanmean, is_convex),
         ),
     }
 
 
-def _resolution(z: Array) -> dict[str, tuple[str, Array]]:
-    together, squares = np.zeros(z.shape[:-2]), np.zeros((2, *z.shape[:-2]))
+def _resolution(z: Array) -> dict[str, Statistic]:
+    """Correlation of the slope of each step with that of the next, along both axes together."""
+    products = np.zeros(z.shape[:-2])
+    squares = np.zeros((2, *z.shape[:-2]))
+
     for axis in (-2, -1):
         slopes = np.moveaxis(np.diff(z, axis=axis), axis, -1)
-        one, two = slopes[..., :-1], slopes[..., 1:]
-        known = np.isfinite(one + two)
-        one, two = np.where(known, one, 0), np.where(known, two, 0)
-        together += (one * two).sum((-2, -1))
-        squares += (one**2).sum((-2, -1)), (two**2).sum((-2, -1))
-    correlation = together / np.sqrt(squares.prod(0))
-    flag = np.where(np.isnan(correlation), np.nan, correlation < _RESOLVED)
+        before = slopes[..., :-1]
+        after = slopes[..., 1:]
+
+        # Pairs with a value that is not finite do not count.
+        is_finite = np.isfinite(before + after)
+        before = np.where(is_finite, before, 0)
+        after = np.where(is_finite, after, 0)
+
+        products += (before * after).sum((-2, -1))
+        squares += (before**2).sum((-2, -1)), (after**2).sum((-2, -1))
+
+    correlation = products / np.sqrt(squares.prod(0))
+    is_under_resolved = np.where(np.isnan(correlation), np.nan, correlation < _RESOLVED)
     return {
         "slope_correlation": ("correlation of neighbouring slopes", correlation),
-        "under_resolved": ("1 if the grid is too coarse for the surface", flag),
+        "under_resolved": ("1 if the grid is too coarse for the surface", is_under_resolved),
     }
 
 
 def _sharpness(z: Array, a: Array, b: Array, radius: float) -> Array:
-    i, j = np.abs(a).argmin(), np.abs(b).argmin()
+    i = np.abs(a).argmin()
+    j = np.abs(b).argmin()
     if a[i] != 0 or b[j] != 0:
         return np.full(z.shape[:-2], np.nan)
+
     # A hair more than the radius: axes are rounded.
-    inside = np.hypot(*np.meshgrid(a, b, indexing="ij")) <= radius * (1 + 1e-9)
-    return _extremes(z[..., inside][..., None])[1] - z[..., i, j]
+    is_inside = np.hypot(*np.meshgrid(a, b, indexing="ij")) <= radius * (1 + 1e-9)
+    _, highest = _extremes(z[..., is_inside][..., None])
+    return highest - z[..., i, j]
 
 
-def _widths(axis: Array) -> Array:
+def _trapezoid_widths(axis: Array) -> Array:
     """Weights of the trapezoidal rule."""
     steps = np.diff(axis)
     return np.append(steps, 0) / 2 + np.insert(steps, 0, 0) / 2
 
 
 def _extremes(z: Array) -> tuple[Array, Array]:
-    none = np.isnan(z).all((-2, -1))
-    low = np.where(none, np.nan, np.nanmin(np.where(np.isnan(z), np.inf, z), (-2, -1)))
-    high = np.where(none, np.nan, np.nanmax(np.where(np.isnan(z), -np.inf, z), (-2, -1)))
+    """Smallest and largest value over the plane; NaN, without a warning, where there is none."""
+    is_empty = np.isnan(z).all((-2, -1))
+    low = np.where(is_empty, np.nan, np.nanmin(np.where(np.isnan(z), np.inf, z), (-2, -1)))
+    high = np.where(is_empty, np.nan, np.nanmax(np.where(np.isnan(z), -np.inf, z), (-2, -1)))
     return low, high
 
 
 def _over_plane(statistic: Any, z: Array) -> Array:
     """A nan-aware statistic over the plane; NaN, without a warning, where nothing is known."""
-    none = np.asarray(np.isnan(z).all((-2, -1)))
-    filled = np.where(none[..., None, None], 0.0, z)
-    return np.where(none, np.nan, statistic(filled, axis=(-2, -1)))
+    is_empty = np.asarray(np.isnan(z).all((-2, -1)))
+    filled = np.where(is_empty[..., None, None], 0.0, z)
+    return np.where(is_empty, np.nan, statistic(filled, axis=(-2, -1)))

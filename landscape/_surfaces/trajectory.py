@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from landscape._directions.parameters import Params
+from landscape._directions.principal_components import principal_components
 from landscape._directions.states import (
     State,
     difference,
@@ -19,14 +20,12 @@ from landscape._directions.states import (
     state_tensors,
 )
 from landscape._directions.vectors import dot
-from landscape._evaluation.calibrate import calibrate
-from landscape._evaluation.point import Scene, standing
-from landscape._evaluation.points import running
-from landscape._evaluation.problem import build_scene, describe
-from landscape._surfaces.dataset import as_surface
-from landscape._surfaces.plane import frame
-from landscape._surfaces.principal_directions import principal_components
-from resonance_toolkit import AtMost
+from landscape._evaluation.point import point_evaluator
+from landscape._evaluation.points import Evaluation, evaluate
+from landscape._evaluation.problem import BatchNormStatistics, Problem, Request, make_problem
+from landscape._surfaces.dataset import as_surface, attributes_of
+from landscape._surfaces.layout import frame
+from resonance_toolkit import AtMost, check_module, check_not_negative, check_whole
 
 Array = NDArray[np.float64]
 
@@ -42,7 +41,7 @@ def trajectory(
     size: int = 51,
     margin: float = 0.2,
     seed: int = 0,
-    bn: str = "frozen",
+    bn: BatchNormStatistics = "frozen",
     batch_size: int | None = None,
     checkpoint: str | Path | None = None,
     executor: Executor | None = None,
@@ -59,15 +58,17 @@ def trajectory(
         checkpoints: Three or more models or state dicts, in order.
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
         steps: Optimizer updates before each checkpoint; 0, 1, 2, ... by default.
-        loss: As in `grid`.
+        loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
+            sample; cross-entropy by default.
         samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         margin: Room around the path, relative to its extent.
         seed: Decides the samples.
-        bn: As in `grid`; on the plane, frozen statistics are those of the last checkpoint.
-        batch_size: As in `grid`.
-        checkpoint: A file for finished points, as in `grid`.
-        executor: As in `grid`.
+        bn: `"frozen"` running statistics, on the plane those of the last checkpoint, or
+            `"recompute"` them at every point.
+        batch_size: Samples at a time; by default as many as keep activations in the cache.
+        checkpoint: A file for finished points: the same call goes on from there after a kill.
+        executor: Where pieces are evaluated; by default in this process.
 
     Returns:
         Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` over `(alpha, beta)`; over `step`,
@@ -81,8 +82,8 @@ def trajectory(
         >>> import torch
         >>> model, data = nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1))
         >>> path = [{"weight": torch.tensor([[4.0 - i, 0.0]])} for i in range(5)]
-        >>> found = trajectory(model, path, data, loss=nn.functional.mse_loss, samples=2, size=3)
-        >>> found["path_loss"].round(6).values, found["explained_variance"].round(6).values
+        >>> run = trajectory(model, path, data, loss=nn.functional.mse_loss, samples=2, size=3)
+        >>> run["path_loss"].round(6).values, run["explained_variance"].round(6).values
         (array([8. , 4.5, 2. , 0.5, 0. ]), array([1., 0.]))
     """
     if not isinstance(checkpoints, Sequence) or len(checkpoints) < 3:
@@ -90,49 +91,55 @@ def trajectory(
     labels = list(range(len(checkpoints))) if steps is None else [int(step) for step in steps]
     if len(labels) != len(checkpoints):
         raise ValueError(f"`steps`: expected {len(checkpoints)} of them, got {len(labels)}")
-    if type(size) is not int or size < 2:
-        raise ValueError(f"`size`: expected a whole number of at least 2, got {size!r}")
-    if not 0 <= margin < math.inf:
-        raise ValueError(f"`margin`: expected a number of at least 0, got {margin!r}")
-    scene = build_scene(
-        model, data, loss, None, "**", None, samples=samples, seed=seed, bn=bn,
-        batch_size=batch_size,
-    )  # fmt: skip
-    tensors, names = state_tensors(model), parameter_names(model)
+    size = check_whole("size", size, at_least=2)
+    check_not_negative("margin", margin)
+    check_module(model)
+
+    tensors = state_tensors(model)
     last = read_state(checkpoints[-1], tensors, "checkpoints[-1]")
-    components, explained = principal_components(checkpoints, {n: last[n] for n in names})
-    path, distances = _project(checkpoints, {n: last[n] for n in names}, components)
-    # The scene stands at the model's own weights: a third axis, at distance 1, goes to the last.
-    to_last = {name: last[name] - tensors[name].detach() for name in tensors}
-    still = {n: 0 * t.detach() for n, t in tensors.items() if n not in names}
-    axes = (*({**component, **still} for component in components), to_last)
-    scene = replace(scene, moving=tensors, axes=axes)
+    last_parameters = {name: last[name] for name in parameter_names(model)}
+    components, explained = principal_components(checkpoints, last_parameters)
+    path, distances = _project(checkpoints, last_parameters, components)
+
+    # Points are counted from the model's own weights, while the plane goes through the last
+    # checkpoint. So a third axis leads there, always at distance 1:
+    # weights + alpha * first + beta * second + 1 * (last - weights).
+    to_last = {name: last[name] - tensor.detach() for name, tensor in tensors.items()}
+    first, second = (_without_motion_of_buffers(c, tensors) for c in components)
     alphas, betas = (
-        _frame(column, size, margin, share) for column, share in zip(path.T, explained, strict=True)
+        _frame_path(column, size, margin, share)
+        for column, share in zip(path.T, explained, strict=True)
     )
-    points = np.array([(a, b, 1.0) for a in alphas for b in betas])
-    scene = calibrate(scene, points)
-    true = _true_losses(scene, checkpoints)
-    with running(
-        scene, points, piece=size, checkpoint=checkpoint, executor=executor,
-        settings={"verb": "trajectory"},
-    ) as run:  # fmt: skip
-        run.fill(np.arange(len(points)))
-    found = as_surface(
-        dict(zip(scene.values, run.table.T, strict=True)), {"alpha": alphas, "beta": betas},
-        attrs=describe(scene, "landscape.trajectory", margin=margin),
-    )  # fmt: skip
-    along = {
+    points = np.array([(alpha, beta, 1.0) for alpha in alphas for beta in betas])
+
+    request = Request(data, loss=loss, samples=samples, seed=seed, bn=bn, batch_size=batch_size)
+    axes = (first, second, to_last)
+    problem = make_problem(model, request, tensors, axes, {"verb": "trajectory"})
+    evaluation = evaluate(
+        problem, points, points_per_piece=size, checkpoint=checkpoint, executor=executor
+    )
+
+    surface = as_surface(
+        evaluation.values,
+        {"alpha": alphas, "beta": betas},
+        attributes=attributes_of(evaluation, "landscape.trajectory", margin=margin),
+    )
+    along_path = {
         "path_alpha": (path[:, 0], "position along the first component"),
         "path_beta": (path[:, 1], "position along the second component"),
         "path_distance": (distances, "distance from the plane"),
-        "path_loss": (true, "true loss of the checkpoint"),
+        "path_loss": (_true_losses(evaluation, checkpoints), "true loss of the checkpoint"),
     }
-    variance = {"long_name": "share of the variance explained"}
-    return found.assign(
-        {name: ("step", column, {"long_name": text}) for name, (column, text) in along.items()}
-        | {"explained_variance": ("component", explained, variance)}
-    ).assign_coords(
+    variables: dict[str, Any] = {
+        name: ("step", column, {"long_name": long_name})
+        for name, (column, long_name) in along_path.items()
+    }
+    variables["explained_variance"] = (
+        "component",
+        explained,
+        {"long_name": "share of the variance explained"},
+    )
+    return surface.assign(variables).assign_coords(
         step=("step", np.array(labels), {"long_name": "optimizer updates made"}),
         component=("component", np.arange(2), {"long_name": "principal component"}),
     )
@@ -141,25 +148,40 @@ def trajectory(
 def _project(
     checkpoints: Sequence[State], last: Params, components: tuple[Params, Params]
 ) -> tuple[Array, Array]:
-    path, distances = [], []
+    """Where the checkpoints are on the plane, and how far they are from it."""
+    path = []
+    distances = []
     for i, state in enumerate(checkpoints):
         step = difference(state, last, f"checkpoints[{i}]")
-        path.append([dot(step, component) for component in components])
-        distances.append(math.sqrt(max(dot(step, step) - float(np.sum(np.square(path[-1]))), 0.0)))
+        position = [dot(step, component) for component in components]
+        path.append(position)
+
+        squared_distance = dot(step, step) - float(np.sum(np.square(position)))
+        distances.append(math.sqrt(max(squared_distance, 0.0)))
     return np.array(path), np.array(distances)
 
 
-def _frame(positions: Array, size: int, margin: float, share: float) -> Array:
+def _without_motion_of_buffers(component: Params, tensors: Params) -> Params:
+    """A component of the parameters, with zeros for what else there is."""
+    zeros = {name: 0 * t.detach() for name, t in tensors.items() if name not in component}
+    return component | zeros
+
+
+def _frame_path(positions: Array, size: int, margin: float, share: float) -> Array:
     # A path on one line still needs a plane; beside the line it is at 0, but for round-off.
-    around = positions if share else np.array([-1.0, 1.0])
-    return frame(around, size, margin)
+    return frame(positions if share else np.array([-1.0, 1.0]), size, margin)
 
 
-def _true_losses(scene: Scene, checkpoints: Sequence[State]) -> Array:
+def _true_losses(evaluation: Evaluation, checkpoints: Sequence[State]) -> Array:
+    problem = evaluation.problem
+
+    # Without a first layer: it would need new products for each checkpoint.
+    plan = replace(evaluation.plan, first_layer=None)
+
     losses = []
     for i, state in enumerate(checkpoints):
-        to = difference(state, scene.moving, f"checkpoints[{i}]")
-        # No first layer here: it would need new products for each checkpoint.
-        with standing(replace(scene, axes=(to,), first_layer=None)) as at:
-            losses.append(at([1.0])[0])
+        step = difference(state, problem.tensors, f"checkpoints[{i}]")
+        checkpoint_problem = Problem(problem.measurement, problem.tensors, (step,))
+        with point_evaluator(checkpoint_problem, plan) as evaluate_point:
+            losses.append(evaluate_point([1.0])[0])
     return np.array(losses)

@@ -4,25 +4,31 @@ from typing import Any
 
 from torch import Tensor
 
+from nudging._credits.credit import credit_factory, describe_credit
 from nudging._replay.state import State
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Auxiliary:
     """The gradient of a loss with respect to the blocks' outputs; made by `auxiliary`."""
 
     loss: Callable[[Any, Any], Tensor]
+
+    def __repr__(self) -> str:
+        return describe_credit(self)
 
     def __call__(self, state: State) -> dict[str, Tensor]:
         """Run the whole model once more, and differentiate the loss."""
 
         def total(outputs: Any) -> Tensor:
             value = self.loss(outputs, state.targets)
+            # Credits are gradients of each sample's own loss: a mean gets its 1/N back.
             return value.sum() if value.dim() else value * len(state)
 
         return state.differentiate(total, whole=True)
 
 
+@credit_factory
 def auxiliary(loss: Callable[[Any, Any], Tensor]) -> Auxiliary:
     """The gradient of any auxiliary loss with respect to the blocks' outputs, as a credit.
 
@@ -33,6 +39,9 @@ def auxiliary(loss: Callable[[Any, Any], Tensor]) -> Auxiliary:
     Args:
         loss: `(outputs, targets)` of a forward pass just made, to one number, which is taken as a
             mean over the batch, or to one number per sample.
+
+    Raises:
+        TypeError: If the loss cannot be called.
 
     Examples:
         >>> import torch

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from nudging._credits.bridge import Bridge
-from nudging._credits.network import Trunk
+from nudging._credits.network import BridgeNetwork
 from nudging._credits.positions import as_rows, from_rows, root_mean_square
 from nudging._replay.state import State
+from resonance_toolkit import check_positive, check_whole
 
 
 class CreditBridge(Bridge):
@@ -36,6 +37,10 @@ class CreditBridge(Bridge):
         terminal: Weight of the gradient term.
         lr: Learning rate of its optimizer, AdamW.
         seed: Decides its initial weights and the noise.
+
+    Examples:
+        >>> CreditBridge(hidden=8)
+        <CreditBridge(hidden=8, layers=3, ..., seed=0), not fitted>
     """
 
     parts = ("net", "slow")
@@ -55,82 +60,106 @@ class CreditBridge(Bridge):
         lr: float = 1e-3,
         seed: int = 0,
     ) -> None:
-        if not temperature > 0:
-            raise ValueError(f"`temperature`: expected a positive number, got {temperature!r}")
-        if not isinstance(draws, int) or draws < 1:
-            raise ValueError(f"`draws`: expected a whole number of at least 1, got {draws!r}")
+        check_positive("temperature", temperature)
+        draws = check_whole("draws", draws)
         if not 0 <= decay < 1:
             raise ValueError(f"`decay`: expected a number in [0, 1), got {decay!r}")
+
         super().__init__(
             {
-                "hidden": hidden, "layers": layers, "times": times, "temperature": temperature,
-                "draws": draws, "noise": noise, "relative_noise": relative_noise, "decay": decay,
-                "terminal": terminal, "lr": lr, "seed": seed,
+                "hidden": hidden,
+                "layers": layers,
+                "times": times,
+                "temperature": temperature,
+                "draws": draws,
+                "noise": noise,
+                "relative_noise": relative_noise,
+                "decay": decay,
+                "terminal": terminal,
+                "lr": lr,
+                "seed": seed,
             }
-        )  # fmt: skip
+        )
         self.generator = torch.Generator().manual_seed(seed)
-        self.slow: Trunk
+        self.slow: BridgeNetwork
 
     def __call__(self, state: State) -> dict[str, Tensor]:
-        signal = self._signal(state)
-        rows, time, signals = self._stack(state, list(state.hidden), signal)
+        """The credit of every block, the slope of the learned value."""
+        signal = self._read_signal(state)
+        rows, time, signals = self._stack_blocks(state, list(state.hidden), signal)
+
         with torch.enable_grad():
             rows.requires_grad_()
-            (grad,) = torch.autograd.grad(value(self.net, rows, time, signals).sum(), rows)
-        parts = zip(state.hidden.items(), grad.split(len(signal)), strict=True)
-        return {block: from_rows(part, h) for (block, h), part in parts}
+            (gradient,) = torch.autograd.grad(value(self.net, rows, time, signals).sum(), rows)
+
+        gradients = gradient.split(len(signal))
+        return {
+            block: from_rows(block_gradient, hidden)
+            for (block, hidden), block_gradient in zip(state.hidden.items(), gradients, strict=True)
+        }
 
     def update(self, state: State) -> float:
         """Train the bridge by one step on a batch; the slow copy follows."""
         loss = super().update(state)
-        pairs = zip(self.slow.parameters(), self.net.parameters(), strict=True)
+
+        parameters = zip(self.slow.parameters(), self.net.parameters(), strict=True)
         with torch.no_grad():
-            for slow, fast in pairs:
+            for slow, fast in parameters:
                 slow.lerp_(fast, 1 - self.settings["decay"])
         return loss
 
     def _loss(self, state: State, signal: Tensor) -> Tensor:
-        inner, goal = self.blocks[:-1], self._soft_minimum(state, signal)
-        bridge = (value(self.net, *self._stack(state, inner, signal)) - goal).square().mean()
-        last = self.blocks[-1]
-        true = state.hidden[last].detach().requires_grad_()
-        losses = state.losses(state.rest(last, true))
-        (slope,) = torch.autograd.grad(losses.sum(), true)
-        rows, time, _ = self._stack(state, [last], signal)
-        guess = value(self.net, rows.requires_grad_(), time, signal)
-        (guessed,) = torch.autograd.grad(guess.sum(), rows, create_graph=True)
-        level = (guess - losses.detach()).square().mean()
-        apart = normalised(guessed) - normalised(as_rows(slope.to(signal), last))
-        terminal: float = self.settings["terminal"]
-        return bridge + level + terminal * apart.square().mean()
+        # Between the blocks: the value of each against a soft minimum around the next one.
+        earlier_inputs = self._stack_blocks(state, self.blocks[:-1], signal)
+        goal = self._soft_minimum_of_next(state, signal)
+        bridge_term = (value(self.net, *earlier_inputs) - goal).square().mean()
+
+        # At the terminal block, the true loss and its gradient are known.
+        last_block = self.blocks[-1]
+        terminal_state = state.hidden[last_block].detach().requires_grad_()
+        losses = state.losses(state.rest(last_block, terminal_state))
+        (true_gradient,) = torch.autograd.grad(losses.sum(), terminal_state)
+
+        rows, time, _ = self._stack_blocks(state, [last_block], signal)
+        terminal_value = value(self.net, rows.requires_grad_(), time, signal)
+        (value_gradient,) = torch.autograd.grad(terminal_value.sum(), rows, create_graph=True)
+
+        value_term = (terminal_value - losses.detach()).square().mean()
+        true_direction = divide_by_rms(as_rows(true_gradient.to(signal), last_block))
+        gradient_term = (divide_by_rms(value_gradient) - true_direction).square().mean()
+        terminal_weight: float = self.settings["terminal"]
+        return bridge_term + value_term + terminal_weight * gradient_term
 
     @torch.no_grad()
-    def _soft_minimum(self, state: State, signal: Tensor) -> Tensor:
-        rows, time, signals = self._stack(state, self.blocks[1:], signal)
+    def _soft_minimum_of_next(self, state: State, signal: Tensor) -> Tensor:
+        rows, time, signals = self._stack_blocks(state, self.blocks[1:], signal)
+
+        # Drawn on the CPU, so that every device gets the same numbers.
         shape = (self.settings["draws"], *rows.shape)
         noise = self.settings["noise"] * torch.randn(shape, generator=self.generator).to(rows)
         if self.settings["relative_noise"]:
             noise *= root_mean_square(rows)
+
         values = value(self.slow, rows + noise, time, signals)
         return soft_minimum(values, self.settings["temperature"])
 
-    def _build(self) -> None:
-        self.net = self._trunk(1)
+    def _build_networks(self) -> None:
+        self.net = self._make_network(1)
         self.slow = copy.deepcopy(self.net).requires_grad_(False)
 
 
-def value(net: Trunk, rows: Tensor, time: Tensor, signal: Tensor) -> Tensor:
-    """The value of every sample, `(..., sample)`."""
-    out: Tensor = net(rows, time, signal)
-    return out.mean((-2, -1))
+def value(network: BridgeNetwork, rows: Tensor, time: Tensor, signal: Tensor) -> Tensor:
+    """Return the value of every sample, `(..., sample)`: the mean over its positions."""
+    outputs: Tensor = network(rows, time, signal)
+    return outputs.mean((-2, -1))
 
 
 def soft_minimum(values: Tensor, temperature: float) -> Tensor:
-    """`-T log mean exp(-values / T)` over the first axis."""
+    """Return `-T log mean exp(-values / T)` over the first axis."""
     total = torch.logsumexp(-values / temperature, dim=0)
     return -temperature * (total - math.log(len(values)))
 
 
-def normalised(rows: Tensor) -> Tensor:
-    """Each sample divided by its root mean square."""
+def divide_by_rms(rows: Tensor) -> Tensor:
+    """Divide each sample by its root mean square."""
     return rows / root_mean_square(rows)

@@ -1,77 +1,8 @@
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
-
-import torch
-import xarray as xr
-from torch import Tensor
-
-from nudging._credits.output_error import output_error
-from nudging._credits.positions import as_rows, spread_rows
-from nudging._credits.saving import check_kind, read_settings, read_tensors, to_dataset
-from nudging._replay.state import State
+from nudging._credits.credit import credit_factory
+from nudging._credits.feedback_matrices import DirectFeedback
 
 
-class DirectFeedback:
-    """The output error through one fixed random matrix per block; see `direct_feedback`."""
-
-    def __init__(
-        self, *, seed: int = 0, scale: float | None = None, reuse_last: bool = True
-    ) -> None:
-        if scale is not None and not 0 < scale < float("inf"):
-            raise ValueError(f"`scale`: expected a positive number or None, got {scale}")
-        self.settings: dict[str, Any] = {"seed": seed, "scale": scale, "reuse_last": reuse_last}
-        self.matrices: dict[str, Tensor] = {}  # block -> (feature, class)
-
-    def __call__(self, state: State) -> dict[str, Tensor]:
-        error = as_rows(output_error(state), "`model` outputs")
-        widths = {b: as_rows(h, f"block {b!r}").shape[2] for b, h in state.hidden.items()}
-        if not self.matrices:
-            self.matrices = self._draw(widths, error.shape[2])
-        known_matrices(self.matrices, widths, error.shape[2])
-        return self._credit(error, state)
-
-    def _credit(self, error: Tensor, state: State) -> dict[str, Tensor]:
-        return {
-            block: spread_rows(error @ self.matrices[block].to(h).T, h, f"block {block!r}")
-            for block, h in state.hidden.items()
-        }
-
-    def _draw(self, widths: Mapping[str, int], classes: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(self.settings["seed"])
-        scale = self.settings["scale"] or classes**-0.5
-        matrices: dict[str, Tensor] = {}
-        blocks = list(widths)
-        for block in blocks:
-            before = blocks[-2] if len(blocks) > 1 else block
-            last = self.settings["reuse_last"] and block == blocks[-1] != before
-            if last and widths[block] == widths[before]:
-                matrices[block] = matrices[before]
-            else:
-                matrices[block] = scale * torch.randn(widths[block], classes, generator=generator)
-        return matrices
-
-    def state_dict(self) -> dict[str, Any]:
-        """Settings and matrices, for `torch.save`."""
-        own = {"settings": dict(self.settings), "matrices": dict(self.matrices)}
-        return {"credit": type(self).__name__, **own}
-
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        check_kind(self, saved)
-        self.settings, self.matrices = dict(saved["settings"]), dict(saved["matrices"])
-
-    def to_dataset(self) -> xr.Dataset:
-        """Everything needed to repeat the measurement; `nudging.load_credit` reads it."""
-        return to_dataset(type(self).__name__, self.settings, self.matrices)
-
-    @classmethod
-    def from_dataset(cls, dataset: xr.Dataset) -> Self:
-        """The credit that `to_dataset` wrote."""
-        credit = cls(**read_settings(dataset))
-        credit.matrices = read_tensors(dataset)
-        return credit
-
-
+@credit_factory
 def direct_feedback(
     *, seed: int = 0, scale: float | None = None, reuse_last: bool = True
 ) -> DirectFeedback:
@@ -96,25 +27,14 @@ def direct_feedback(
     Returns:
         A credit, with `matrices`, `state_dict`, `load_state_dict`, `to_dataset`.
 
+    Raises:
+        ValueError: If the scale is no positive, finite number.
+
     Reference:
         Nokland, Direct Feedback Alignment Provides Learning in Deep Neural Networks, 2016.
+
+    Examples:
+        >>> direct_feedback(seed=1)
+        DirectFeedback(seed=1, scale=None, reuse_last=True)
     """
     return DirectFeedback(seed=seed, scale=scale, reuse_last=reuse_last)
-
-
-def known_matrices(matrices: Mapping[str, Tensor], widths: Mapping[str, int], classes: int) -> None:
-    """Refuse blocks that had no matrix drawn, or another width, and other outputs."""
-    drawn: Sequence[str] = list(matrices)
-    known = matrices[drawn[-1]].shape[1]
-    if known != classes:
-        raise ValueError(
-            f"`credit`: expected {known} outputs, as when the feedback was drawn, got {classes}"
-        )
-    for block, width in widths.items():
-        if block not in matrices:
-            raise ValueError(f"`credit`: has feedback for blocks {drawn}, not for {block!r}")
-        if len(matrices[block]) != width:
-            raise ValueError(
-                f"`credit` at block {block!r}: expected {len(matrices[block])} features, as when "
-                f"the feedback was drawn, got {width}"
-            )

@@ -1,10 +1,14 @@
-from typing import Literal
+import math
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from nudging._credits.credit import list_settings
 from nudging._replay.state import State
-from resonance_toolkit import evaluating
+from resonance_toolkit import check_choice, check_positive, check_whole, evaluating
+
+CreditOf: TypeAlias = Literal["displacement", "error"]
 
 
 class EquilibriumPropagation:
@@ -33,6 +37,10 @@ class EquilibriumPropagation:
 
     Reference:
         Scellier, Bengio, Equilibrium Propagation, 2017.
+
+    Examples:
+        >>> EquilibriumPropagation(steps=5)
+        EquilibriumPropagation(beta=0.5, steps=5, rate=0.1, anchored=False, of='displacement')
     """
 
     def __init__(
@@ -42,66 +50,94 @@ class EquilibriumPropagation:
         steps: int = 20,
         rate: float = 0.1,
         anchored: bool = False,
-        of: Literal["displacement", "error"] = "displacement",
+        of: CreditOf = "displacement",
     ) -> None:
-        if not (abs(beta) > 0 and abs(beta) < float("inf")):
+        if not 0 < abs(beta) < math.inf:
             raise ValueError(f"`beta`: expected a number other than 0, got {beta!r}")
-        if not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"`steps`: expected a whole number of at least 1, got {steps!r}")
-        if not 0 < rate < float("inf"):
-            raise ValueError(f"`rate`: expected a positive number, got {rate!r}")
-        if of not in ("displacement", "error"):
-            raise ValueError(f"`of`: expected 'displacement' or 'error', got {of!r}")
+        steps = check_whole("steps", steps)
+        check_positive("rate", rate)
+        check_choice("of", of, ("displacement", "error"))
         if of == "error" and not anchored:
             raise ValueError("`of`: 'error' needs anchored=True, else the first block has none")
+
         self.settings = {
-            "beta": beta, "steps": steps, "rate": rate, "anchored": anchored, "of": of
-        }  # fmt: skip
-        self.beta, self.steps, self.rate = beta, steps, rate
-        self.anchored, self.of = anchored, of
+            "beta": beta,
+            "steps": steps,
+            "rate": rate,
+            "anchored": anchored,
+            "of": of,
+        }
+        self.beta = beta
+        self.steps = steps
+        self.rate = rate
+        self.anchored = anchored
+        self.of = of
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list_settings(self.settings)})"
 
     def __call__(self, state: State) -> dict[str, Tensor]:
         """Let go of the states, and see where they go."""
-        with evaluating(state.model):  # blocks are called one by one here
+        # Blocks are called one by one here, not through the model.
+        with evaluating(state.model):
             return self._relax(state)
 
     def _relax(self, state: State) -> dict[str, Tensor]:
         modules = [state.model.get_submodule(block) for block in state.blocks[1:]]
-        free = [h.detach() for h in state.hidden.values()]
-        self._check_chain(state, modules, free)
-        moved = [h.clone() for h in free]
-        with torch.enable_grad():
-            for _ in range(self.steps):
-                moved = [h.requires_grad_() for h in moved]
-                energy = 0.5 * sum(e.square().sum() for e in self._errors(modules, moved, free))
-                loss = state.losses(state.rest(state.blocks[-1], moved[-1])).sum()
-                slopes = torch.autograd.grad(energy + self.beta * loss, moved)
-                pairs = zip(moved, slopes, strict=True)
-                moved = [(h - self.rate * slope).detach() for h, slope in pairs]
-        with torch.no_grad():
-            gone = [h - start for h, start in zip(moved, free, strict=True)]
-            errors = self._errors(modules, moved, free) if self.of == "error" else gone
-        return {b: -e / self.beta for b, e in zip(state.blocks, errors, strict=True)}
+        free_states = [hidden.detach() for hidden in state.hidden.values()]
+        self._check_chain(state, modules, free_states)
 
-    def _errors(
-        self, modules: list[nn.Module], states: list[Tensor], free: list[Tensor]
+        moved_states = [hidden.clone() for hidden in free_states]
+        with torch.enable_grad():
+            # Gradient descent on E + beta * loss, all states at once.
+            for _ in range(self.steps):
+                moved_states = [hidden.requires_grad_() for hidden in moved_states]
+                errors = self._prediction_errors(modules, moved_states, free_states)
+                energy = 0.5 * sum(error.square().sum() for error in errors)
+                outputs = state.rest(state.blocks[-1], moved_states[-1])
+                loss = state.losses(outputs).sum()
+
+                slopes = torch.autograd.grad(energy + self.beta * loss, moved_states)
+                moved_states = [
+                    (hidden - self.rate * slope).detach()
+                    for hidden, slope in zip(moved_states, slopes, strict=True)
+                ]
+
+        with torch.no_grad():
+            if self.of == "error":
+                shifts = self._prediction_errors(modules, moved_states, free_states)
+            else:
+                shifts = [
+                    moved - free for moved, free in zip(moved_states, free_states, strict=True)
+                ]
+        return {
+            block: -shift / self.beta for block, shift in zip(state.blocks, shifts, strict=True)
+        }
+
+    def _prediction_errors(
+        self, modules: list[nn.Module], states: list[Tensor], free_states: list[Tensor]
     ) -> list[Tensor]:
-        """How far each state is from what the state before it predicts."""
-        pairs = zip(modules, states[:-1], states[1:], strict=True)
-        errors = [after - module(before) for module, before, after in pairs]
-        return [states[0] - free[0], *errors] if self.anchored else errors
+        """Return how far each state is from what the state before it predicts."""
+        errors = [
+            after - module(before)
+            for module, before, after in zip(modules, states[:-1], states[1:], strict=True)
+        ]
+        return [states[0] - free_states[0], *errors] if self.anchored else errors
 
     @staticmethod
     @torch.no_grad()
-    def _check_chain(state: State, modules: list[nn.Module], free: list[Tensor]) -> None:
-        for block, module, before, after in zip(
-            state.blocks[1:], modules, free[:-1], free[1:], strict=True
-        ):
+    def _check_chain(state: State, modules: list[nn.Module], free_states: list[Tensor]) -> None:
+        links = zip(state.blocks[1:], modules, free_states[:-1], free_states[1:], strict=True)
+        for block, module, before, after in links:
             try:
-                found = module(before)
+                output = module(before)
             except Exception as error:
                 raise ValueError(f"`blocks`: {block!r} cannot run on the block before") from error
-            if found.shape != after.shape or not torch.allclose(found, after, rtol=1e-3, atol=1e-4):
+
+            # Not bit by bit: a block by itself may run another kernel than inside the model.
+            if output.shape != after.shape or not torch.allclose(
+                output, after, rtol=1e-3, atol=1e-4
+            ):
                 raise ValueError(
                     f"`blocks`: equilibrium propagation expects a chain, but {block!r} gives "
                     "something else than in the model when it runs on the output of the block "

@@ -5,13 +5,12 @@ import xarray as xr
 from torch import Tensor
 
 from nudging._credits.credit_bridge import CreditBridge
-from nudging._credits.direct_feedback import DirectFeedback
-from nudging._credits.feedback import Feedback
+from nudging._credits.feedback_matrices import DirectFeedback, Feedback
 from nudging._credits.state_bridge import StateBridge
 from nudging._replay.state import State
 
-KINDS: dict[str, Any] = {
-    k.__name__: k for k in (DirectFeedback, Feedback, StateBridge, CreditBridge)
+_CLASSES: dict[str, Any] = {
+    cls.__name__: cls for cls in (DirectFeedback, Feedback, StateBridge, CreditBridge)
 }
 
 
@@ -28,15 +27,17 @@ def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
 
     Examples:
         >>> from nudging import direct_feedback
-        >>> load_credit(direct_feedback(seed=3).to_dataset()).settings["seed"]
-        3
+        >>> load_credit(direct_feedback(seed=3).to_dataset())
+        DirectFeedback(seed=3, scale=None, reuse_last=True)
     """
     if not isinstance(dataset, xr.Dataset):
         raise TypeError(f"`dataset`: expected an xarray.Dataset, got {type(dataset).__name__}")
+
     kind = dataset.attrs.get("credit")
-    if kind not in KINDS:
-        hint = "; `nudging.saved_credit` takes it out of a result" if kind else ""
-        known = ", ".join(KINDS)
-        raise ValueError(f"`dataset`: expected a saved credit ({known}), got {kind!r}{hint}")
-    credit: Callable[[State], dict[str, Tensor]] = KINDS[kind].from_dataset(dataset)
+    if kind not in _CLASSES:
+        cure = "; `nudging.saved_credit` takes it out of a result" if kind else ""
+        expected = ", ".join(_CLASSES)
+        raise ValueError(f"`dataset`: expected a saved credit ({expected}), got {kind!r}{cure}")
+
+    credit: Callable[[State], dict[str, Tensor]] = _CLASSES[kind].from_dataset(dataset)
     return credit

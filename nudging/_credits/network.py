@@ -1,3 +1,7 @@
+"""The network inside a bridge: one for all depths and all positions of a hidden state."""
+
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -5,49 +9,70 @@ from torch import Tensor, nn
 from resonance_toolkit import preserving_rng
 
 
-class Trunk(nn.Module):
+@dataclass(frozen=True)
+class NetworkSettings:
+    """How large a `BridgeNetwork` is, and where it starts.
+
+    Attributes:
+        width: Features of a hidden state.
+        classes: Numbers in the output error.
+        pooled: Whether hidden states have several positions, whose mean the network sees, too.
+        hidden: Width of its hidden layers.
+        layers: Its linear layers.
+        times: Numbers in the embedding of the depth; even.
+        seed: Decides its initial weights.
+    """
+
+    width: int
+    classes: int
+    pooled: bool
+    hidden: int
+    layers: int
+    times: int
+    seed: int
+
+
+class BridgeNetwork(nn.Module):
     """An MLP of `[norm(h), time embedding, signal]`, for every position of a hidden state.
 
     Where a state has several positions, the norm of their mean is a further input.
     """
 
-    def __init__(
-        self,
-        width: int,
-        classes: int,
-        outputs: int,
-        *,
-        hidden: int,
-        layers: int,
-        times: int,
-        pooled: bool,
-        seed: int,
-    ) -> None:
+    def __init__(self, settings: NetworkSettings, *, outputs: int) -> None:
         super().__init__()
-        self.features, self.times, self.pooled = width * (1 + pooled), times, pooled
-        widths = [self.features + times + classes, *[hidden] * (layers - 1), outputs]
+        self.features = settings.width * (1 + settings.pooled)
+        self.times = settings.times
+        self.pooled = settings.pooled
+
+        inputs = self.features + settings.times + settings.classes
+        widths = [inputs, *[settings.hidden] * (settings.layers - 1), outputs]
         with preserving_rng():
-            torch.manual_seed(seed)
+            torch.manual_seed(settings.seed)
             self.first = nn.Linear(widths[0], widths[1])
             self.others = nn.ModuleList(map(nn.Linear, widths[1:-1], widths[2:]))
 
     def forward(self, rows: Tensor, time: Tensor, signal: Tensor) -> Tensor:
         """Rows `(..., sample, position, feature)`, time `(sample,)`, signal `(sample, class)`."""
-        normed = F.layer_norm(rows, rows.shape[-1:])
+        features = F.layer_norm(rows, rows.shape[-1:])
         if self.pooled:
             mean = rows.mean(-2, keepdim=True)
-            mean = F.layer_norm(mean, mean.shape[-1:]).expand_as(rows)
-            normed = torch.cat([normed, mean], dim=-1)
-        # One matrix for [norm, time, signal]; what does not depend on the rows is computed once.
-        known = torch.cat([_waves(time, self.times), signal], dim=1)
-        known = F.linear(known, self.first.weight[:, self.features :], self.first.bias)
-        x = normed @ self.first.weight[:, : self.features].T + known[:, None]
+            normed_mean = F.layer_norm(mean, mean.shape[-1:]).expand_as(rows)
+            features = torch.cat([features, normed_mean], dim=-1)
+
+        # The first layer is one matrix for [norm, time, signal]. What time and signal contribute is
+        # the same at every position and for every noise draw, so it is computed once.
+        context = torch.cat([_time_embedding(time, self.times), signal], dim=1)
+        context = F.linear(context, self.first.weight[:, self.features :], self.first.bias)
+        x = features @ self.first.weight[:, : self.features].T + context[:, None]
+
         for linear in self.others:
             x = linear(F.gelu(x))
         return x
 
 
-def _waves(time: Tensor, numbers: int) -> Tensor:
-    # Wave lengths from about 6 times the depth of the network down to a tenth of it.
-    phase = time[:, None] * torch.logspace(0, 1.8, numbers // 2).to(time)
+def _time_embedding(time: Tensor, n_numbers: int) -> Tensor:
+    # Wave lengths 2 pi / frequency: from about 6 times the depth of the network (frequency 1) down
+    # to a tenth of it (frequency 10^1.8, about 63).
+    frequencies = torch.logspace(0, 1.8, n_numbers // 2).to(time)
+    phase = time[:, None] * frequencies
     return torch.cat([phase.sin(), phase.cos()], dim=1)

@@ -1,3 +1,5 @@
+"""The signal that feedback rules and bridges start from: how the outputs should change."""
+
 import copy
 
 import torch
@@ -7,17 +9,24 @@ from nudging._replay.state import State
 
 
 def output_error(state: State) -> Tensor:
-    """The gradient of each sample's own loss with respect to the outputs: for cross-entropy,
-    softmax minus one-hot. There is no 1/N of a batch mean in it."""
-    named = hasattr(state.outputs, "logits")
-    outputs = state.outputs.logits if named else state.outputs
-    if not isinstance(outputs, Tensor) or outputs.dim() < 2:
-        kind = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    """Return the gradient of each sample's own loss with respect to the outputs.
+
+    For cross-entropy that is softmax minus one-hot. There is no 1/N of a batch mean in it.
+    """
+    has_logits = hasattr(state.outputs, "logits")
+    logits = state.outputs.logits if has_logits else state.outputs
+    if not isinstance(logits, Tensor) or logits.dim() < 2:
+        kind = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"`model`: expected outputs (sample, class), got {kind}")
+
     with torch.enable_grad():
-        outputs = given = outputs.detach().requires_grad_()
-        if named:  # the loss gets what the model returns
-            given = copy.copy(state.outputs)
-            given.logits = outputs
-        (error,) = torch.autograd.grad(state.losses(given).sum(), outputs)
+        logits = logits.detach().requires_grad_()
+
+        # A loss of the user's expects what the model returns, not only its logits.
+        outputs = logits
+        if has_logits:
+            outputs = copy.copy(state.outputs)
+            outputs.logits = logits
+
+        (error,) = torch.autograd.grad(state.losses(outputs).sum(), logits)
     return error

@@ -1,3 +1,5 @@
+"""Hidden states of any shape as rows: one vector of features at every position of a sample."""
+
 from torch import Tensor
 
 
@@ -21,24 +23,25 @@ def as_rows(tensor: Tensor, name: str) -> Tensor:
     )
 
 
-def from_rows(rows: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `as_rows`: rows in the shape of `like`."""
-    if like.dim() == 4:
+def from_rows(rows: Tensor, template: Tensor) -> Tensor:
+    """Undo `as_rows`: give rows the shape of a tensor."""
+    if template.dim() == 4:
         rows = rows.transpose(1, 2)
-    return rows.reshape(like.shape)
+    return rows.reshape(template.shape)
 
 
-def spread_rows(rows: Tensor, like: Tensor, name: str) -> Tensor:
-    """Give every position of `like` its row, or all of them the only one."""
-    wanted = as_rows(like, name).shape[1]
-    if rows.shape[1] not in (1, wanted):
+def spread_rows(rows: Tensor, template: Tensor, name: str) -> Tensor:
+    """Give every position of a tensor its row, or all of them the only one."""
+    n_positions = as_rows(template, name).shape[1]
+    if rows.shape[1] not in (1, n_positions):
         raise ValueError(
-            f"{name}: expected as many positions as the output has ({rows.shape[1]}), got {wanted}"
+            f"{name}: expected as many positions as the output has ({rows.shape[1]}), got "
+            f"{n_positions}"
         )
-    return from_rows(rows.expand(-1, wanted, -1), like)
+    return from_rows(rows.expand(-1, n_positions, -1), template)
 
 
 def root_mean_square(rows: Tensor) -> Tensor:
-    """Of each sample of `(..., sample, position, feature)`; never 0, so that it can be divided by
-    and differentiated."""
+    """Return that of each sample of `(..., sample, position, feature)`."""
+    # Never 0, so that it can be divided by and differentiated.
     return (rows.square().mean((-2, -1), keepdim=True) + 1e-24).sqrt()

@@ -2,9 +2,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nudging._measures.batches import check_whole
-from nudging._measures.draws import draws
+from nudging._credits.credit import credit_factory
+from nudging._replay.draws import draw_directions
 from nudging._replay.state import State
+from resonance_toolkit import check_whole
 
 
 @dataclass(frozen=True)
@@ -15,10 +16,12 @@ class Random:
 
     def __call__(self, state: State) -> dict[str, Tensor]:
         """Draw one tensor per block, like its output."""
-        # Not the directions of `correlation`, which is to know nothing about this credit.
-        return {name: next(draws(state, name, self.seed, "credit ")) for name in state.blocks}
+        return {
+            name: next(draw_directions(state, name, self.seed, "credit")) for name in state.blocks
+        }
 
 
+@credit_factory
 def random(seed: int = 0) -> Random:
     """A credit that knows nothing: a Gaussian direction for every sample and block.
 
@@ -34,5 +37,4 @@ def random(seed: int = 0) -> Random:
         >>> random(seed=1)
         Random(seed=1)
     """
-    check_whole("seed", seed, 0)
-    return Random(seed)
+    return Random(check_whole("seed", seed, at_least=0))

@@ -1,8 +1,6 @@
-from typing import Any
-
 import xarray as xr
 
-_PREFIX = "credit."
+from nudging._credits.saving import CREDIT_PREFIX
 
 
 def saved_credit(result: xr.Dataset) -> xr.Dataset:
@@ -17,26 +15,32 @@ def saved_credit(result: xr.Dataset) -> xr.Dataset:
     Raises:
         ValueError: If there is none in it.
         TypeError: If it is no dataset.
+
+    Examples:
+        >>> import nudging, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+        >>> data = torch.eye(2), torch.tensor([0, 1])
+        >>> result = nudging.nudge(model, data, nudging.direct_feedback(seed=3), "0", samples=2)
+        >>> dict(saved_credit(result)["0"].sizes)
+        {'0.axis0': 3, '0.axis1': 2}
     """
     if not isinstance(result, xr.Dataset):
         raise TypeError(f"`result`: expected an xarray.Dataset, got {type(result).__name__}")
-    chosen = [name for name in result.variables if str(name).startswith(_PREFIX)]
-    if not chosen:
+
+    names = [name for name in result.variables if str(name).startswith(CREDIT_PREFIX)]
+    if not names:
         raise ValueError("`result`: expected one with a saved credit, got none in it")
-    only = result[chosen].drop_vars([n for n in result.coords if n not in chosen], errors="ignore")
-    cut = {name: str(name).removeprefix(_PREFIX) for name in {*only.variables, *only.dims}}
-    attrs = {k.removeprefix(_PREFIX): v for k, v in result.attrs.items() if k.startswith(_PREFIX)}
-    only = only.rename(cut)
-    only.attrs = attrs
-    return only
 
+    # Selecting variables takes coordinates of the result along that they do not use.
+    other_coordinates = [name for name in result.coords if name not in names]
+    saved = result[names].drop_vars(other_coordinates, errors="ignore")
 
-def with_credit(result: xr.Dataset, credit: Any) -> xr.Dataset:
-    """Add what a credit needs to be made again, if it can tell (`to_dataset`)."""
-    if not callable(getattr(credit, "to_dataset", None)):
-        return result
-    saved: xr.Dataset = credit.to_dataset()
-    names = {name: f"{_PREFIX}{name}" for name in {*saved.variables, *saved.dims}}
-    renamed = saved.rename(names)
-    attrs = {f"{_PREFIX}{name}": value for name, value in saved.attrs.items()}
-    return result.merge(renamed, combine_attrs="override").assign_attrs(attrs)
+    saved = saved.rename(
+        {name: str(name).removeprefix(CREDIT_PREFIX) for name in {*saved.variables, *saved.dims}}
+    )
+    saved.attrs = {
+        name.removeprefix(CREDIT_PREFIX): value
+        for name, value in result.attrs.items()
+        if name.startswith(CREDIT_PREFIX)
+    }
+    return saved

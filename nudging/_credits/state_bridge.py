@@ -37,6 +37,8 @@ class StateBridge(Bridge):
         >>> data = torch.randn(6, 2), torch.zeros(6, dtype=torch.long)
         >>> bridge.fit(model, data, "*", epochs=2)["loss"].sizes
         Frozen({'epoch': 2})
+        >>> bridge
+        <StateBridge(hidden=8, layers=3, ..., seed=0), fitted for 0, 1>
     """
 
     def __init__(
@@ -52,48 +54,66 @@ class StateBridge(Bridge):
     ) -> None:
         super().__init__(
             {
-                "hidden": hidden, "layers": layers, "times": times, "skip": skip,
-                "at_prediction": at_prediction, "lr": lr, "seed": seed,
+                "hidden": hidden,
+                "layers": layers,
+                "times": times,
+                "skip": skip,
+                "at_prediction": at_prediction,
+                "lr": lr,
+                "seed": seed,
             }
-        )  # fmt: skip
+        )
 
     def __call__(self, state: State) -> dict[str, Tensor]:
-        signal = self._signal(state)
-        last = self.blocks[-1]
-        earlier = [block for block in state.hidden if block != last]
-        credit = {}
-        if earlier:
-            rows, time, signals = self._stack(state, earlier, signal)
+        """The credit of every block, through the predicted terminal state."""
+        signal = self._read_signal(state)
+        last_block = self.blocks[-1]
+        earlier_blocks = [block for block in state.hidden if block != last_block]
+        credit_rows = {}
+
+        if earlier_blocks:
+            rows, time, signals = self._stack_blocks(state, earlier_blocks, signal)
             with torch.enable_grad():
-                guess = self._predict(rows.requires_grad_(), time, signals)
-                slopes = [self._slope(state, part) for part in guess.detach().split(len(signal))]
-                (grad,) = torch.autograd.grad(guess, rows, torch.cat(slopes))
-            credit = dict(zip(earlier, grad.split(len(signal)), strict=True))
-        exact = self._slope(state, as_rows(state.hidden[last].to(signal), last))
-        credit[last] = exact
-        return {block: from_rows(credit[block], h) for block, h in state.hidden.items()}
+                prediction = self._predict(rows.requires_grad_(), time, signals)
+                # The chain rule in two steps: the readout's gradient at each prediction, then its
+                # product with the Jacobian of the network.
+                readout_gradients = [
+                    self._readout_gradient(state, terminal_rows)
+                    for terminal_rows in prediction.detach().split(len(signal))
+                ]
+                (gradient,) = torch.autograd.grad(prediction, rows, torch.cat(readout_gradients))
+            credit_rows = dict(zip(earlier_blocks, gradient.split(len(signal)), strict=True))
+
+        terminal_rows = as_rows(state.hidden[last_block].to(signal), last_block)
+        credit_rows[last_block] = self._readout_gradient(state, terminal_rows)
+        return {
+            block: from_rows(credit_rows[block], hidden) for block, hidden in state.hidden.items()
+        }
 
     def _predict(self, rows: Tensor, time: Tensor, signal: Tensor) -> Tensor:
         change: Tensor = root_mean_square(rows) * self.net(rows, time, signal)
         return rows + change if self.settings["skip"] else change
 
-    def _slope(self, state: State, rows: Tensor) -> Tensor:
-        """The gradient of each sample's loss with respect to the terminal state, at `rows`."""
-        last = self.blocks[-1]
-        like = state.hidden[last]
-        value = from_rows(rows, like) if self.settings["at_prediction"] else like
-        value = value.to(like).detach().requires_grad_()
+    def _readout_gradient(self, state: State, rows: Tensor) -> Tensor:
+        """Return the gradient of each sample's loss at a terminal state, given as rows."""
+        last_block = self.blocks[-1]
+        true_state = state.hidden[last_block]
+        point = from_rows(rows, true_state) if self.settings["at_prediction"] else true_state
+        point = point.to(true_state).detach().requires_grad_()
+
         with torch.enable_grad():
-            loss = state.losses(state.rest(last, value)).sum()
-            (grad,) = torch.autograd.grad(loss, value)
-        return as_rows(grad.to(rows), last)
+            loss = state.losses(state.rest(last_block, point)).sum()
+            (gradient,) = torch.autograd.grad(loss, point)
+        return as_rows(gradient.to(rows), last_block)
 
     def _loss(self, state: State, signal: Tensor) -> Tensor:
-        rows, time, signals = self._stack(state, self.blocks[:-1], signal)
-        goal = as_rows(state.hidden[self.blocks[-1]].detach().to(signal), "`blocks`")
-        goal = goal.repeat(len(self.blocks) - 1, 1, 1)
+        earlier_blocks = self.blocks[:-1]
+        rows, time, signals = self._stack_blocks(state, earlier_blocks, signal)
+        terminal_rows = as_rows(state.hidden[self.blocks[-1]].detach().to(signal), "`blocks`")
+        goal = terminal_rows.repeat(len(earlier_blocks), 1, 1)
+
         error = (self._predict(rows, time, signals) - goal).square().sum((1, 2))
         return (error / (goal.square().sum((1, 2)) + 1e-6)).mean()
 
-    def _build(self) -> None:
-        self.net = self._trunk(self.shape["width"])
+    def _build_networks(self) -> None:
+        self.net = self._make_network(self.shape["width"])

@@ -1,29 +1,28 @@
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
 
-from nudging._measures.batches import check_whole, observing
-from nudging._measures.numbers import attributes, dataset, joined, norms
-from nudging._measures.stability import lacking, mean_gradients, pairwise_cosine
-from nudging._replay.losses import Loss
-from resonance_toolkit import AtMost
+from nudging._measures.batch_agreement import (
+    describe_missing_batches,
+    mean_gradient_of_full_batch,
+    mean_pairwise_cosine,
+)
+from nudging._measures.batches import Measure, ObservedBatch, Request, over_batches
+from nudging._measures.numbers import Array, make_dataset, norms
+from resonance_toolkit import AtMost, Loss, check_whole
 
-_CHECKS = {
+_MEANINGS = {
     "scale": "largest growth of the median activation norm from one block to the next",
     "reference": "median norm of the mean loss's gradient at the last block",
     "stability": "mean cosine of the batches' mean gradients at the middle block",
     "depth": "accuracy above that with frozen random blocks",
 }
-_FIRES_ABOVE = {"scale", "stability"}
-_UNDEFINED = {
-    "scale": "activations are zero or not finite",
-    "reference": "the gradient is not finite",
-    "stability": "a batch's mean gradient at the middle block is zero or not finite",
-}
+_FIRES_ABOVE = {"scale", "stability"}  # the others fire below their threshold
 
 
 def audit(
@@ -64,11 +63,14 @@ def audit(
         accuracy: Of the trained network, between 0 and 1; needed by (d).
         frozen_accuracy: Of the same network trained with frozen random blocks, as by
             `depth_utility`; needed by (d).
-        scale: (a) fires above.
-        reference: (b) fires below.
-        stability: (c) fires above.
-        depth: (d) fires below.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
+        scale: (a) fires where the median norm of the activations grows by more than this factor
+            from one block to the next.
+        reference: (b) fires where the median norm of the gradient at the last block is below.
+        stability: (c) fires where the mean cosine of the batches' gradients is above.
+        depth: (d) fires where the difference of the two accuracies is below.
+        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of torch
+            are taken over each sample alone; class weights stay in its terms, as
+            `reduction="none"` has them.
         n_batches: Batches for (c), at least two.
         batch_size: Samples in each.
         seed: Decides which samples.
@@ -81,71 +83,128 @@ def audit(
     Raises:
         ValueError: If an argument does not fit.
         TypeError: If an argument is of the wrong kind.
+
+    Examples:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        >>> data = torch.ones(4, 2), torch.zeros(4, dtype=torch.long)  # all samples alike
+        >>> checks = audit(model, data, "*", n_batches=2, batch_size=2)
+        >>> checks["verdict"].sel(check=["stability", "depth"]).values.tolist()
+        ['fired', 'not measured']
     """
-    check_whole("n_batches", n_batches, 2)
-    check_whole("batch_size", batch_size, 1)
-    for name, share in {"accuracy": accuracy, "frozen_accuracy": frozen_accuracy}.items():
-        if share is not None and not 0 <= share <= 1:
-            raise ValueError(f"`{name}`: expected a share between 0 and 1, got {share!r}")
-    limits = {"scale": scale, "reference": reference, "stability": stability, "depth": depth}
-    for name, limit in limits.items():
-        if isinstance(limit, bool) or not np.isfinite(limit):
-            raise ValueError(f"`{name}`: expected a finite number, got {limit!r}")
-    with observing(
-        model, data, blocks, None, loss=loss, samples=AtMost(n_batches * batch_size),
-        batch_size=batch_size, seed=seed, label="audit",
-    ) as batches:  # fmt: skip
-        means, parts = [], []
-        for seen in batches:
-            parts.append({"hidden": norms(seen.state.hidden), "grad": norms(seen.state.gradient())})
-            if len(seen.state) == batch_size:
-                means.append(mean_gradients(seen.state.gradient()))
-            last = seen
-    hidden, grad = joined(parts).values()
-    found = dict.fromkeys(_CHECKS, np.nan)
-    sizes = np.median(hidden, -1)
-    if len(sizes) > 1:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found["scale"] = float(np.max(sizes[1:] / sizes[:-1]))
-    found["reference"] = float(np.median(grad[-1])) / grad.shape[-1]
-    lack = lacking(grad.shape[-1], n_batches, batch_size)
-    if lack:
-        warnings.warn(f"stability is not measured: {lack}", stacklevel=2)
-    else:
-        found["stability"] = float(pairwise_cosine(means)[(len(sizes) - 1) // 2])
-    if accuracy is not None and frozen_accuracy is not None:
-        found["depth"] = round(accuracy - frozen_accuracy, 12)  # 0.36 - 0.34 is two points
-    verdicts = [_verdict(name, value, limits[name]) for name, value in found.items()]
-    known = {
-        "scale": "expected two blocks or more, got one" if len(sizes) == 1 else _UNDEFINED["scale"],
-        "reference": _UNDEFINED["reference"],
-        "stability": lack or _UNDEFINED["stability"],
-        "depth": "expected `accuracy` and `frozen_accuracy`, see nudging.depth_utility",
+    n_batches = check_whole("n_batches", n_batches, at_least=2)
+    batch_size = check_whole("batch_size", batch_size)
+    _check_accuracy("accuracy", accuracy)
+    _check_accuracy("frozen_accuracy", frozen_accuracy)
+    thresholds = {"scale": scale, "reference": reference, "stability": stability, "depth": depth}
+    for name, threshold in thresholds.items():
+        if isinstance(threshold, bool) or not np.isfinite(threshold):
+            raise ValueError(f"`{name}`: expected a finite number, got {threshold!r}")
+
+    request = Request(
+        verb="nudging.audit",
+        model=model,
+        data=data,
+        blocks=blocks,
+        credit=None,
+        loss=loss,
+        samples=AtMost(n_batches * batch_size),
+        batch_size=batch_size,
+        seed=seed,
+    )
+    measures: dict[str, Measure] = {
+        "norms": _measure_norms,
+        "gradients": partial(mean_gradient_of_full_batch, batch_size=batch_size),
     }
-    reasons = {name: known[name] if np.isnan(value) else "" for name, value in found.items()}
-    attrs = attributes("nudging.audit", model, None, last, seed=seed, n_samples=grad.shape[-1])
-    return dataset(
+    values, _, attributes = over_batches(request, measures)
+
+    # Fewer batches would agree, or disagree, by chance.
+    n_samples = int(attributes["n_samples"])
+    shortage = describe_missing_batches(n_samples, n_batches, batch_size)
+    if shortage:
+        warnings.warn(f"stability is not measured: {shortage}", stacklevel=2)
+
+    # NaN is what was not measured, and so has not passed.
+    hidden_norms = np.median(values["norms"]["hidden"], -1)
+    measured = {
+        "scale": _largest_growth(hidden_norms),
+        "reference": float(np.median(values["norms"]["gradient"][-1])) / n_samples,
+        "stability": np.nan if shortage else _agreement_in_the_middle(values["gradients"]),
+        "depth": _gain(accuracy, frozen_accuracy),
+    }
+
+    reasons_for_nan = _explain_nan(len(hidden_norms), shortage)
+    reasons = {
+        name: reasons_for_nan[name] if np.isnan(value) else "" for name, value in measured.items()
+    }
+    verdicts = {name: _judge(name, value, thresholds[name]) for name, value in measured.items()}
+
+    limits = [float(threshold) for threshold in thresholds.values()]
+    return make_dataset(
         {
-            "value": ("check", list(found.values()), "what was measured"),
-            "threshold": ("check", [float(v) for v in limits.values()], "where the check fires"),
-            "verdict": ("check", verdicts, "passed, fired or not measured"),
+            "value": ("check", list(measured.values()), "what was measured"),
+            "threshold": ("check", limits, "where the check fires"),
+            "verdict": ("check", list(verdicts.values()), "passed, fired or not measured"),
             "reason": ("check", list(reasons.values()), "why it was not measured"),
-            "meaning": ("check", list(_CHECKS.values()), "what the check looks at"),
+            "meaning": ("check", list(_MEANINGS.values()), "what the check looks at"),
         },
-        {"check": (list(_CHECKS), "check")},
-        attrs | {"verdict": _summary(dict(zip(_CHECKS, verdicts, strict=True)), reasons)},
+        {"check": (list(_MEANINGS), "check")},
+        attributes | {"verdict": _summarise(verdicts, reasons)},
     )
 
 
-def _verdict(name: str, value: float, limit: float) -> str:
+def _check_accuracy(argument: str, accuracy: float | None) -> None:
+    # Not `check_share`, which excludes 0: a network may well be always wrong.
+    if accuracy is not None and not 0 <= accuracy <= 1:
+        raise ValueError(f"`{argument}`: expected a share between 0 and 1, got {accuracy!r}")
+
+
+def _measure_norms(batch: ObservedBatch) -> dict[str, Tensor]:
+    return {"hidden": norms(batch.state.hidden), "gradient": norms(batch.state.gradient())}
+
+
+def _largest_growth(hidden_norms: Array) -> float:
+    if len(hidden_norms) == 1:
+        return np.nan
+    # After a block of zeros, any growth is infinite, and that of another zero is NaN.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(hidden_norms[1:] / hidden_norms[:-1]))
+
+
+def _agreement_in_the_middle(mean_gradients: Mapping[str, Array]) -> float:
+    middle = (len(mean_gradients) - 1) // 2
+    return float(mean_pairwise_cosine(mean_gradients)[middle])
+
+
+def _gain(accuracy: float | None, frozen_accuracy: float | None) -> float:
+    if accuracy is None or frozen_accuracy is None:
+        return np.nan
+    # Rounded, since 0.36 - 0.34 is to be two points and not a little less.
+    return round(accuracy - frozen_accuracy, 12)
+
+
+def _explain_nan(n_blocks: int, shortage: str) -> dict[str, str]:
+    """Say, for each check, why it would have no value."""
+    too_few_blocks = "expected two blocks or more, got one" if n_blocks == 1 else ""
+    return {
+        "scale": too_few_blocks or "activations are zero or not finite",
+        "reference": "the gradient is not finite",
+        "stability": shortage
+        or "a batch's mean gradient at the middle block is zero or not finite",
+        "depth": "expected `accuracy` and `frozen_accuracy`, see nudging.depth_utility",
+    }
+
+
+def _judge(name: str, value: float, threshold: float) -> str:
     if np.isnan(value):
         return "not measured"
-    fired = value > limit if name in _FIRES_ABOVE else value < limit
-    return "fired" if fired else "passed"
+    is_fired = value > threshold if name in _FIRES_ABOVE else value < threshold
+    return "fired" if is_fired else "passed"
 
 
-def _summary(verdicts: dict[str, str], reasons: dict[str, str]) -> str:
+def _summarise(verdicts: dict[str, str], reasons: dict[str, str]) -> str:
     fired = [name for name, verdict in verdicts.items() if verdict == "fired"]
     missing = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
-    words = f"accuracy and alignment need a caveat: {', '.join(fired)}" if fired else "none fired"
-    return f"{words}; not measured: {', '.join(missing)}" if missing else words
+
+    summary = f"accuracy and alignment need a caveat: {', '.join(fired)}" if fired else "none fired"
+    return f"{summary}; not measured: {', '.join(missing)}" if missing else summary

@@ -1,9 +1,14 @@
-"""The same samples for every measure, batch by batch, at rest and with their credit."""
+"""The one loop over batches that six verbs share.
 
-import math
+    Request  ->  draw the samples, once
+                 for each batch:  observe it, ask for its credit, give both to every measure
+                 join what each measure returned  ->  Observations
+
+A verb says what to measure (functions of an `ObservedBatch`) and makes a Dataset of the numbers.
+"""
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -11,128 +16,196 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
-from nudging._replay.losses import Loss, per_sample
-from nudging._replay.observe import find_blocks, record, why_full
-from nudging._replay.replay import versions
-from nudging._replay.state import State, count_samples
-from resonance_toolkit import preserving, take, unwrap
+from nudging._credits.credit import Credit, describe_credit
+from nudging._measures.numbers import Array, Attributes, concatenate_batches
+from nudging._replay.losses import name_of_loss
+from nudging._replay.observe_batch import observe_batch
+from nudging._replay.replay import tensor_versions
+from nudging._replay.setup import Setup, make_setup
+from nudging._replay.state import State
+from resonance_toolkit import Loss, dtype_name, preserving, provenance, take
 
-Credit: TypeAlias = Callable[[State], Mapping[str, Tensor]]
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What the six verbs are given alike; see `nudge` for the meaning.
+
+    Attributes:
+        verb: Name of the verb, for progress and provenance.
+        credit: None where only the model is measured.
+    """
+
+    verb: str
+    model: nn.Module
+    data: Any
+    blocks: str | Sequence[str]
+    credit: Credit | None
+    loss: Loss | None
+    samples: int | None
+    batch_size: int
+    seed: int
+    dtype: torch.dtype | None = None
 
 
-class Observed(NamedTuple):
+class ObservedBatch(NamedTuple):
     """A batch, and the credit that a rule gives it, if there is one."""
 
     state: State
     credit: dict[str, Tensor]
 
 
-@contextmanager
-def observing(
-    model: nn.Module,
-    data: Any,
-    blocks: str | Sequence[str],
-    credit: Credit | None,
-    *,
-    loss: Loss | None,
-    samples: int | None,
-    batch_size: int,
-    seed: int,
-    dtype: torch.dtype | None = None,
-    label: str = "",
-) -> Iterator[Iterator[Observed]]:
-    """Check what was given, draw the samples, and give an iterator over observed batches.
+# Returns tensors by name, with the samples (or whatever the batches are joined along) last.
+Measure: TypeAlias = Callable[[ObservedBatch], Mapping[str, Tensor]]
 
-    Credits see the model itself; with another `dtype`, it then runs on copies of its parameters.
+
+class Observations(NamedTuple):
+    """What came out of all batches.
+
+    Attributes:
+        values: For each measure, arrays by name; the samples of all batches are the last axis.
+        blocks: Names, in the order in which the blocks ran.
+        attributes: What made the result: samples, loss, credit, precision, and which passes.
     """
-    modules = find_blocks(model, blocks)
+
+    values: dict[str, dict[str, Array]]
+    blocks: tuple[str, ...]
+    attributes: Attributes
+
+
+def over_batches(request: Request, measures: Mapping[str, Measure]) -> Observations:
+    """Draw the samples, and put every batch before every measure."""
+    setup = make_setup(request.model, request.blocks, request.loss)
+    dtype = request.dtype
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
-    by_sample, core = per_sample(loss), unwrap(model)
+
+    # Tensors made in inference mode could not be differentiated later.
     with torch.inference_mode(False):
-        batches = take(data, samples, seed, model=core, batch_size=batch_size)
-        tensors = _tensors(core, dtype)
+        batches = take(
+            request.data,
+            request.samples,
+            request.seed,
+            model=setup.model,
+            batch_size=request.batch_size,
+        )
+        cast_setup = replace(setup, tensors=_cast_model_tensors(setup.model, dtype))
 
-    def batch_by_batch() -> Iterator[Observed]:
-        first, full = 0, None
-        for inputs, targets in tqdm(batches, desc=label, unit="batch", disable=None, leave=False):
-            x, y = _cast((inputs, targets), dtype)
-            state = record(core, x, y, modules, by_sample, full or "", first, tensors)
-            if full is None:  # found out once
-                full = why_full(state)
-                state = replace(state, full=full)
-            seen = state
-            if credit is not None and tensors is not None:
-                seen = record(core, inputs, targets, modules, by_sample, full, first)
-            yield Observed(state, {} if credit is None else _ask(credit, seen, state))
-            first += count_samples(inputs)
+    parts: dict[str, list[Mapping[str, Tensor]]] = {name: [] for name in measures}
+    n_samples = 0
+    # A credit is the user's code: whatever it does to the model is undone in the end.
+    with torch.inference_mode(False), preserving(setup.model):
+        for batch in _observe_batches(request, batches, setup, cast_setup):
+            for name, measure in measures.items():
+                parts[name].append(measure(batch))
+            n_samples += len(batch.state)
 
-    with torch.inference_mode(False), preserving(core):
-        yield batch_by_batch()
-
-
-def _ask(credit: Credit, seen: State, state: State) -> dict[str, Tensor]:
-    before = versions((seen.hidden, seen.inputs))
-    given = credit(seen)
-    if versions((seen.hidden, seen.inputs)) != before:
-        raise ValueError("`credit`: expected to leave the state alone, but it wrote into it")
-    return checked(given, state)
+    values = {name: concatenate_batches(batch_values) for name, batch_values in parts.items()}
+    attributes = _describe(request, batch.state, n_samples)
+    return Observations(values, batch.state.blocks, attributes)
 
 
-def checked(credit: Any, state: State) -> dict[str, Tensor]:
-    """A credit for every block, finite and as large as its output, on the same device."""
-    if not isinstance(credit, Mapping):
-        raise TypeError(f"`credit`: expected a mapping by block, got {type(credit).__name__}")
-    found: dict[str, Tensor] = {}
-    for name, hidden in state.hidden.items():
-        value = credit.get(name)
-        if not isinstance(value, Tensor):
-            known = ", ".join(map(str, credit)) or "nothing"
-            raise ValueError(f"`credit`: expected a tensor for block {name!r}, got {known}")
-        if value.shape != hidden.shape:
-            raise ValueError(
-                f"`credit` of {name!r}: expected {tuple(hidden.shape)}, got {tuple(value.shape)}"
-            )
-        if not value.isfinite().all():
-            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
-        # In its own precision: what is finite there may not be so in half precision.
-        found[name] = value.detach().to(hidden.device)
-    return found
+def _observe_batches(
+    request: Request, batches: Sequence[tuple[Any, Any]], setup: Setup, cast_setup: Setup
+) -> Iterator[ObservedBatch]:
+    """Yield every batch, measured in `cast_setup`; credits see the model itself, in `setup`."""
+    label = request.verb.removeprefix("nudging.")
+    progress = tqdm(batches, desc=label, unit="batch", disable=None, leave=False)
+    first_sample = 0
+    full_pass_reason: str | None = None
 
-
-def check_positive(name: str, value: float) -> float:
-    """Refuse what is no positive, finite number."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
-        raise ValueError(f"`{name}`: expected a positive, finite number, got {value!r}")
-    return float(value)
-
-
-def check_credit(credit: Any) -> None:
-    """Refuse what cannot be called."""
-    if not callable(credit):
-        raise TypeError(
-            f"`credit`: expected a callable (state) -> mapping, got {type(credit).__name__}"
+    for inputs, targets in progress:
+        x, y = _cast((inputs, targets), request.dtype)
+        state = observe_batch(
+            cast_setup, x, y, full_pass_reason=full_pass_reason, first_sample=first_sample
         )
 
+        # A property of the model and the loss: the first batch found it out for all.
+        full_pass_reason = state.full_pass_reason
 
-def check_whole(name: str, value: int, least: int) -> None:
-    """Refuse what is no whole number, or too small."""
-    if type(value) is not int or value < least:
-        raise ValueError(f"`{name}`: expected a whole number of at least {least}, got {value!r}")
+        credit: dict[str, Tensor] = {}
+        if request.credit is not None:
+            # With a copy in another precision, the model itself has not run yet.
+            state_of_model = state
+            if cast_setup.tensors is not None:
+                state_of_model = observe_batch(
+                    setup,
+                    inputs,
+                    targets,
+                    full_pass_reason=full_pass_reason,
+                    first_sample=first_sample,
+                )
+            credit = _ask_credit(request.credit, state_of_model, state)
+
+        yield ObservedBatch(state, credit)
+        first_sample += len(state)
 
 
-def _tensors(model: nn.Module, dtype: torch.dtype | None) -> dict[str, Tensor] | None:
-    """Parameters and buffers in another precision, or None where they have it already."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    if dtype is None or all(t.dtype == dtype or not t.is_floating_point() for t in own.values()):
+def _ask_credit(credit: Credit, state_of_model: State, state: State) -> dict[str, Tensor]:
+    """Return the credit of a batch, fit for the state that is measured."""
+    versions_before = tensor_versions((state_of_model.hidden, state_of_model.inputs))
+    credit_by_block = credit(state_of_model)
+
+    if tensor_versions((state_of_model.hidden, state_of_model.inputs)) != versions_before:
+        raise ValueError("`credit`: expected to leave the state alone, but it wrote into it")
+    return _check_credit_tensors(credit_by_block, state)
+
+
+def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tensor]:
+    """Return one finite tensor per block, like its output and on its device."""
+    if not isinstance(credit_by_block, Mapping):
+        kind = type(credit_by_block).__name__
+        raise TypeError(f"`credit`: expected a mapping by block, got {kind}")
+
+    checked: dict[str, Tensor] = {}
+    for name, hidden in state.hidden.items():
+        tensor = credit_by_block.get(name)
+        if not isinstance(tensor, Tensor):
+            keys = ", ".join(map(str, credit_by_block)) or "nothing"
+            raise ValueError(f"`credit`: expected a tensor for block {name!r}, got {keys}")
+        if tensor.shape != hidden.shape:
+            raise ValueError(
+                f"`credit` of {name!r}: expected {tuple(hidden.shape)}, got {tuple(tensor.shape)}"
+            )
+        if not tensor.isfinite().all():
+            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
+
+        # In its own precision: what is finite there may not be so in half precision.
+        checked[name] = tensor.detach().to(hidden.device)
+    return checked
+
+
+def _describe(request: Request, state: State, n_samples: int) -> Attributes:
+    """Say what made a result."""
+    reason = state.full_pass_reason
+    settings: dict[str, Any] = {
+        "loss": name_of_loss(state.loss),
+        "dtype": dtype_name(state.hidden[state.blocks[0]].dtype),
+        "passes": f"full passes: {reason}" if reason else "what follows each block",
+        "seed": request.seed,
+        "n_samples": n_samples,
+    }
+    if request.credit is not None:
+        settings["credit"] = describe_credit(request.credit)
+    return provenance(request.verb, request.model, **settings)
+
+
+def _cast_model_tensors(model: nn.Module, dtype: torch.dtype | None) -> dict[str, Tensor] | None:
+    """Return parameters and buffers in another precision, or None where they have it already."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    has_dtype = all(
+        tensor.dtype == dtype or not tensor.is_floating_point() for tensor in tensors.values()
+    )
+    if dtype is None or has_dtype:
         return None
-    cast: dict[str, Tensor] = _cast({name: t.detach() for name, t in own.items()}, dtype)
+
+    cast: dict[str, Tensor] = _cast({n: tensor.detach() for n, tensor in tensors.items()}, dtype)
     return cast
 
 
-def _cast(value: Any, dtype: torch.dtype | None) -> Any:
-    def to(leaf: Tensor) -> Tensor:
-        return leaf.to(dtype) if leaf.is_floating_point() else leaf
-
-    return value if dtype is None else tree_map_only(Tensor, to, value)
+def _cast(nest: Any, dtype: torch.dtype | None) -> Any:
+    """Return a nest with its floating-point tensors in another precision; None leaves it."""
+    if dtype is None:
+        return nest
+    return tree_map_only(
+        Tensor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, nest
+    )

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -8,14 +8,8 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from nudging._measures.numbers import dataset
-from nudging._replay.observe import find_blocks
-from resonance_toolkit import preserving_rng, provenance, spread
-
-
-class _Task(NamedTuple):
-    seed: int
-    trained: int
+from nudging._measures.numbers import make_dataset
+from resonance_toolkit import check_whole, find_layers, preserving_rng, provenance, spread
 
 
 def depth_utility(
@@ -62,64 +56,96 @@ def depth_utility(
         >>> depth_utility(build, train, ones, "*")["utility"].values
         array([[0. , 0.5, 1. ]])
     """
-    for name, given in {"build": build, "train": train, "evaluate": evaluate}.items():
-        if not callable(given):
-            raise TypeError(f"`{name}`: expected a callable, got {type(given).__name__}")
-    if not seeds or any(type(s) is not int or s < 0 for s in seeds):
+    for argument, function in {"build": build, "train": train, "evaluate": evaluate}.items():
+        if not callable(function):
+            raise TypeError(f"`{argument}`: expected a callable, got {type(function).__name__}")
+    if not seeds:
         raise ValueError(f"`seeds`: expected whole numbers of at least 0, got {seeds!r}")
+    checked_seeds = [check_whole("seeds", seed, at_least=0) for seed in seeds]
+
+    # One network only to find the blocks, before hours of training are spent.
     with preserving_rng():
         model = build()
     if not isinstance(model, nn.Module):
         raise TypeError(f"`build`: expected to make a module, got {type(model).__name__}")
-    depth = len(find_blocks(model, blocks))
-    rungs = list(range(depth + 1)) if ladder is None else list(ladder)
-    if not rungs or len(set(rungs)) < len(rungs) or not set(rungs) <= set(range(depth + 1)):
-        raise ValueError(f"`ladder`: expected different numbers from 0 to {depth}, got {ladder!r}")
-    tasks = [_Task(seed, k) for seed in seeds for k in rungs]
-    work = partial(_accuracy, build=build, train=train, evaluate=evaluate, blocks=blocks)
-    found = dict(spread(work, tasks, executor=executor, label="depth utility", unit="training"))
-    accuracy = np.array([found[i] for i in range(len(tasks))]).reshape(len(seeds), len(rungs))
-    frozen = accuracy[:, [rungs.index(0)]] if 0 in rungs else np.nan
+    n_blocks = len(find_layers(model, blocks, argument="blocks"))
+    rungs = _check_ladder(ladder, n_blocks)
+
+    tasks = [_Task(seed, n_trained) for seed in checked_seeds for n_trained in rungs]
+    recipe = _Recipe(build, train, evaluate, blocks)
+    accuracy_by_task = dict(
+        spread(recipe.run, tasks, executor=executor, label="depth utility", unit="training")
+    )
+
+    # Tasks end in any order; by index, they are seed by seed, each with all rungs.
+    ordered = [accuracy_by_task[index] for index in range(len(tasks))]
+    accuracy = np.array(ordered).reshape(len(checked_seeds), len(rungs))
+    frozen_accuracy = accuracy[:, [rungs.index(0)]] if 0 in rungs else np.nan
+    utility = accuracy - frozen_accuracy
+
     axes = ("seed", "trained")
-    return dataset(
+    return make_dataset(
         {
             "accuracy": (axes, accuracy, "accuracy"),
-            "utility": (axes, accuracy - frozen, "accuracy above that with frozen random blocks"),
+            "utility": (axes, utility, "accuracy above that with frozen random blocks"),
         },
         {
-            "seed": (list(seeds), "seed"),
+            "seed": (checked_seeds, "seed"),
             "trained": (rungs, "trained blocks, counted from the last"),
         },
-        provenance("nudging.depth_utility", model, blocks=blocks, train=train, n_blocks=depth),
+        provenance("nudging.depth_utility", model, blocks=blocks, train=train, n_blocks=n_blocks),
     )
 
 
-def _accuracy(
-    task: _Task,
-    *,
-    build: Callable[[], nn.Module],
-    train: Callable[[nn.Module], object],
-    evaluate: Callable[[nn.Module], float],
-    blocks: str | Sequence[str],
-) -> float:
-    devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
-    with preserving_rng(devices):
-        torch.manual_seed(task.seed)
-        model = build()
-        modules = list(find_blocks(model, blocks).values())
-        frozen = [p for m in modules[: len(modules) - task.trained] for p in m.parameters()]
-        before = [p.detach().clone() for p in frozen]
-        for p in frozen:
-            p.requires_grad_(False)
-        torch.manual_seed(task.seed)
-        train(model)
-        if any(_moved(p, kept) for p, kept in zip(frozen, before, strict=True)):
-            raise ValueError(
-                "`train`: expected parameters without `requires_grad` to stay, but frozen blocks "
-                "were changed; give the optimizer only those that require a gradient"
-            )
-        return float(evaluate(model))
+class _Task(NamedTuple):
+    seed: int
+    n_trained: int
 
 
-def _moved(now: Tensor, before: Tensor) -> bool:
-    return not torch.equal(now.detach().to(before.device), before)
+@dataclass(frozen=True)
+class _Recipe:
+    """How one network is made, trained and judged; a class, so that processes can be sent it."""
+
+    build: Callable[[], nn.Module]
+    train: Callable[[nn.Module], object]
+    evaluate: Callable[[nn.Module], float]
+    blocks: str | Sequence[str]
+
+    def run(self, task: _Task) -> float:
+        # Training may draw on any of them.
+        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        with preserving_rng(devices):
+            torch.manual_seed(task.seed)
+            model = self.build()
+
+            modules = list(find_layers(model, self.blocks, argument="blocks").values())
+            frozen_modules = modules[: len(modules) - task.n_trained]
+            frozen = [parameter for module in frozen_modules for parameter in module.parameters()]
+            values_before = [parameter.detach().clone() for parameter in frozen]
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+
+            # Again, so that training draws the same numbers whatever building has drawn.
+            torch.manual_seed(task.seed)
+            self.train(model)
+
+            if any(map(_has_moved, frozen, values_before)):
+                raise ValueError(
+                    "`train`: expected parameters without `requires_grad` to stay, but frozen "
+                    "blocks were changed; give the optimizer only those that require a gradient"
+                )
+            return float(self.evaluate(model))
+
+
+def _check_ladder(ladder: Sequence[int] | None, n_blocks: int) -> list[int]:
+    rungs = list(range(n_blocks + 1)) if ladder is None else list(ladder)
+    are_different = len(set(rungs)) == len(rungs)
+    if not rungs or not are_different or not set(rungs) <= set(range(n_blocks + 1)):
+        raise ValueError(
+            f"`ladder`: expected different numbers from 0 to {n_blocks}, got {ladder!r}"
+        )
+    return rungs
+
+
+def _has_moved(parameter: Tensor, value_before: Tensor) -> bool:
+    return not torch.equal(parameter.detach().to(value_before.device), value_before)

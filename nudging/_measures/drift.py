@@ -6,7 +6,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from nudging._measures.numbers import dataset
+from nudging._measures.numbers import make_dataset
 from resonance_toolkit import provenance, select, unwrap
 
 Weights: TypeAlias = nn.Module | Mapping[str, Tensor]
@@ -39,40 +39,46 @@ def drift(
         >>> drift(one, {"layer.weight": 3 * torch.eye(2)})["drift"].values
         array([2.])
     """
-    first, second = _tensors("before", before, after), _tensors("after", after, before)
-    if odd := sorted(first.keys() ^ second.keys()):
-        raise ValueError(f"`after`: expected the same names as `before`, differ in {odd[:5]}")
-    for name, value in first.items():
-        if value.shape != second[name].shape:
-            shapes = tuple(value.shape), tuple(second[name].shape)
-            raise ValueError(f"`after` at {name!r}: expected {shapes[0]}, got {shapes[1]}")
-    matrices = [n for n, t in first.items() if t.dim() >= 2]
-    chosen = matrices if over is None else select(first, over, argument="over")
-    if not chosen:
+    tensors_before = _tensors_of("before", before, after)
+    tensors_after = _tensors_of("after", after, before)
+    _check_same_shapes(tensors_before, tensors_after)
+
+    if over is None:
+        names = [name for name, tensor in tensors_before.items() if tensor.dim() >= 2]
+    else:
+        names = select(tensors_before, over, argument="over")
+    if not names:
         raise ValueError("`over`: no parameter has two or more dimensions; name some")
-    squares: dict[str, list[float]] = {}
-    for name in chosen:
-        start, end = first[name].double().cpu(), second[name].double().cpu()
+
+    # A layer with several parameters counts them as one vector: squares add up.
+    squared_norms: dict[str, list[float]] = {}
+    for name in names:
+        start = tensors_before[name].double().cpu()
+        end = tensors_after[name].double().cpu()
         layer = name.rpartition(".")[0]
-        total = squares.setdefault(layer, [0.0, 0.0])
+
+        total = squared_norms.setdefault(layer, [0.0, 0.0])
         total[0] += float((end - start).square().sum())
         total[1] += float(start.square().sum())
-    moved, initial = np.sqrt(np.array(list(squares.values()))).T
-    relative = np.full_like(moved, np.nan)
-    np.divide(moved, initial, out=relative, where=initial > 0)
+
+    displacement, initial_norm = np.sqrt(np.array(list(squared_norms.values()))).T
+    relative = np.full_like(displacement, np.nan)
+    np.divide(displacement, initial_norm, out=relative, where=initial_norm > 0)
+
     model = after if isinstance(after, nn.Module) else before
-    return dataset(
+    return make_dataset(
         {
             "drift": ("layer", relative, "displacement relative to the initial norm"),
-            "displacement": ("layer", moved, "Frobenius norm of the change of the weights"),
-            "initial_norm": ("layer", initial, "Frobenius norm of the weights at first"),
+            "displacement": ("layer", displacement, "Frobenius norm of the change of the weights"),
+            "initial_norm": ("layer", initial_norm, "Frobenius norm of the weights at first"),
         },
-        {"layer": (list(squares), "layer, in order of definition")},
+        {"layer": (list(squared_norms), "name of the module, in order of definition")},
         provenance("nudging.drift", model if isinstance(model, nn.Module) else None, over=over),
     )
 
 
-def _tensors(argument: str, weights: Any, other: Any) -> dict[str, Tensor]:
+def _tensors_of(argument: str, weights: Any, counterpart: Any) -> dict[str, Tensor]:
+    """Return parameters by name; of a state dict, those that its counterpart has, too."""
     if isinstance(weights, nn.Module):
         return dict(unwrap(weights).named_parameters())
     if not isinstance(weights, Mapping) or not all(
@@ -81,8 +87,27 @@ def _tensors(argument: str, weights: Any, other: Any) -> dict[str, Tensor]:
         raise TypeError(
             f"`{argument}`: expected a model or a mapping of tensors, got {type(weights).__name__}"
         )
-    unasked: set[str] = set()
-    if isinstance(other, nn.Module):  # a state dict has buffers, too, and tied weights twice
-        model = unwrap(other)
-        unasked = model.state_dict().keys() - dict(model.named_parameters()).keys()
-    return {n: t for n, t in weights.items() if t.is_floating_point() and n not in unasked}
+
+    # A state dict has buffers, too, and tied weights twice; a model tells which these are.
+    no_parameters: set[str] = set()
+    if isinstance(counterpart, nn.Module):
+        model = unwrap(counterpart)
+        no_parameters = model.state_dict().keys() - dict(model.named_parameters()).keys()
+    return {
+        name: tensor
+        for name, tensor in weights.items()
+        if tensor.is_floating_point() and name not in no_parameters
+    }
+
+
+def _check_same_shapes(
+    tensors_before: Mapping[str, Tensor], tensors_after: Mapping[str, Tensor]
+) -> None:
+    if unmatched := sorted(tensors_before.keys() ^ tensors_after.keys()):
+        raise ValueError(f"`after`: expected the same names as `before`, differ in {unmatched[:5]}")
+
+    for name, tensor in tensors_before.items():
+        expected_shape = tuple(tensor.shape)
+        actual_shape = tuple(tensors_after[name].shape)
+        if actual_shape != expected_shape:
+            raise ValueError(f"`after` at {name!r}: expected {expected_shape}, got {actual_shape}")

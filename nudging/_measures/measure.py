@@ -5,14 +5,18 @@ import torch
 import xarray as xr
 from torch import nn
 
-from nudging._credits.saved_credit import with_credit
-from nudging._measures.alignment import alignment_batch, alignment_dataset
-from nudging._measures.batches import Credit, check_credit, check_positive, check_whole, observing
-from nudging._measures.correlation import correlation_batch, correlation_dataset
-from nudging._measures.nudge import check_etas, check_normalisation, nudge_batch, nudge_dataset
-from nudging._measures.numbers import attributes, joined
-from nudging._replay.losses import Loss
-from resonance_toolkit import AtMost
+from nudging._credits.credit import Credit, check_credit
+from nudging._credits.saving import add_credit
+from nudging._measures.batches import Request, over_batches
+from nudging._measures.gradient_cosine import GradientCosine
+from nudging._measures.loss_changes import (
+    LossChanges,
+    Normalisation,
+    check_etas,
+    check_normalisation,
+)
+from nudging._measures.loss_correlation import LossCorrelation
+from resonance_toolkit import AtMost, Loss, check_positive, check_whole
 
 
 def measure(
@@ -22,7 +26,7 @@ def measure(
     blocks: str | Sequence[str],
     *,
     eta: float | Sequence[float] = 0.01,
-    normalisation: str = "rms",
+    normalisation: Normalisation = "rms",
     floor: float = 1e-7,
     epsilon: float = 1e-3,
     n_directions: int = 32,
@@ -40,20 +44,23 @@ def measure(
     Args:
         model: Called as `model(inputs)`; left as it was found.
         data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-        credit: Maps a `State` to one tensor per block, like its output.
+        credit: Maps a `State` to one tensor per block, like its output; such as `backprop()`.
         blocks: Names or patterns of modules that return one tensor, samples first.
-        eta: As of `nudge`.
-        normalisation: As of `nudge`.
-        floor: As of `alignment`.
-        epsilon: As of `correlation`.
-        n_directions: As of `correlation`.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
+        eta: Length of the step against the credit, or several.
+        normalisation: What the credit of a sample is divided by before that step: `"rms"` its root
+            mean square over features, `"unit"` its norm, or `"none"`.
+        floor: The smallest norm of the gradient of the mean loss that a cosine is taken with.
+        epsilon: Length of the random steps whose effect the credit is to predict.
+        n_directions: Random directions per sample and block.
+        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of torch
+            are taken over each sample alone; class weights stay in its terms, as
+            `reduction="none"` has them.
         samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.
         seed: Decides samples and directions.
         dtype: Measure in a copy of the model of this precision; None means the model itself.
             Credits see the model itself.
-        keep_samples: As of `nudge`.
+        keep_samples: Also keep the change of every sample.
 
     Returns:
         Dataset with the variables of all three, over one `layer` coordinate.
@@ -61,35 +68,54 @@ def measure(
     Raises:
         ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
         TypeError: If an argument is of the wrong kind.
+
+    Examples:
+        >>> from nudging import backprop
+        >>> model, y = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.tensor([0, 1])
+        >>> result = measure(model, (torch.eye(2), y), backprop(), "*", samples=2)
+        >>> result["cosine"].values.round(5), result["correlation"].values.round(2)
+        (array([1., 1.]), array([1., 1.]))
     """
     check_credit(credit)
-    etas, floor = check_etas(eta), check_positive("floor", floor)
+    etas = check_etas(eta)
+    floor = check_positive("floor", floor)
     epsilon = check_positive("epsilon", epsilon)
     check_normalisation(normalisation)
-    check_whole("n_directions", n_directions, 1)
-    with observing(
-        model, data, blocks, credit, loss=loss, samples=samples, batch_size=batch_size, seed=seed,
-        dtype=dtype, label="measure",
-    ) as batches:  # fmt: skip
-        nudged, aligned, correlated = [], [], []
-        for seen in batches:
-            nudged.append(nudge_batch(seen, etas, normalisation, first_order=True))
-            aligned.append(alignment_batch(seen))
-            correlated.append(correlation_batch(seen, epsilon, n_directions, seed))
-            last = seen
-    changes = joined(nudged)
-    attrs = attributes(
-        "nudging.measure", model, credit, last, normalisation=normalisation, epsilon=epsilon,
-        n_directions=n_directions, seed=seed, n_samples=changes["loss"].shape[-1],
-    )  # fmt: skip
-    directions = alignment_dataset(joined(aligned), last, floor, attrs)
-    found = xr.merge(
+    n_directions = check_whole("n_directions", n_directions)
+
+    changes = LossChanges(etas, normalisation, first_order=True, keep_samples=keep_samples)
+    cosine = GradientCosine(floor)
+    predictions = LossCorrelation(epsilon, n_directions, seed)
+
+    request = Request(
+        verb="nudging.measure",
+        model=model,
+        data=data,
+        blocks=blocks,
+        credit=credit,
+        loss=loss,
+        samples=samples,
+        batch_size=batch_size,
+        seed=seed,
+        dtype=dtype,
+    )
+    values, block_names, attributes = over_batches(
+        request,
+        {
+            "changes": changes.measure_batch,
+            "cosine": cosine.measure_batch,
+            "predictions": predictions.measure_batch,
+        },
+    )
+
+    # Exact, since all three come from the same samples and blocks.
+    result = xr.merge(
         [
-            nudge_dataset(changes, last, etas, keep_samples, attrs),
-            directions,
-            correlation_dataset(joined(correlated), last, attrs),
+            changes.make_dataset(values["changes"], block_names),
+            cosine.make_dataset(values["cosine"], block_names),
+            predictions.make_dataset(values["predictions"], block_names),
         ],
         join="exact",
-        combine_attrs="override",
+        combine_attrs="no_conflicts",
     )
-    return with_credit(found.assign_attrs(directions.attrs), credit)
+    return add_credit(result.assign_attrs(attributes), credit)

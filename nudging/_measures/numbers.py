@@ -1,114 +1,102 @@
-"""Per-sample numbers as a labelled Dataset."""
+"""Numbers of each sample, and how they become a labelled Dataset.
 
-import dataclasses
+Inside the package, what is measured of a batch is a tensor whose last axis is the samples; over all
+batches it becomes an array of float64 with the same axes.
+"""
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 import xarray as xr
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from nudging._measures.batches import Credit, Observed
-from nudging._replay.losses import loss_name
-from resonance_toolkit import provenance
-
-Array = NDArray[np.float64]
-Parts = Sequence[Mapping[str, Tensor]]
+Array: TypeAlias = NDArray[np.float64]
+Attributes: TypeAlias = dict[str, str | int | float]
 
 
-def joined(parts: Parts) -> dict[str, Array]:
-    """Numbers of all batches; the samples are the last axis."""
+def concatenate_batches(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Array]:
+    """Join the numbers of all batches along the last axis, the samples."""
     return {
         name: torch.cat([part[name].double().cpu() for part in parts], -1).numpy()
         for name in parts[0]
     }
 
 
-def norms(values: Mapping[str, Tensor]) -> Tensor:
-    """Length of each sample's tensor, `(layer, sample)`."""
-    parts = [_by_largest(value) for value in values.values()]
-    # On the CPU: blocks may be on different devices.
-    return torch.stack([(top[:, 0] * rows.norm(dim=1)).cpu() for rows, top in parts])
+def norms(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the length of each sample's tensor, `(layer, sample)`."""
+    lengths = []
+    for tensor in tensors.values():
+        rows, largest = _divide_by_largest(tensor)
+        # On the CPU: blocks may be on different devices.
+        lengths.append((largest[:, 0] * rows.norm(dim=1)).cpu())
+    return torch.stack(lengths)
 
 
-def normalised(value: Tensor, how: str) -> Tensor:
-    """Each sample over its root mean square ("rms") or norm ("unit"), in double precision; what is
-    zero stays zero."""
-    rows, top = _by_largest(value)
+def normalise(tensor: Tensor, normalisation: Literal["rms", "unit"]) -> Tensor:
+    """Divide each sample by its root mean square or its norm, in double precision.
+
+    What is zero stays zero.
+    """
+    # Dividing by the largest number first changes the length of a sample, but no direction.
+    rows, largest = _divide_by_largest(tensor)
     size = rows.norm(dim=1, keepdim=True)
-    size = size / rows.shape[1] ** 0.5 if how == "rms" else size
-    return (rows / torch.where(top > 0, size, 1.0)).reshape(value.shape)
+    if normalisation == "rms":
+        size = size / rows.shape[1] ** 0.5
+    return (rows / torch.where(largest > 0, size, 1.0)).reshape(tensor.shape)
 
 
-def inner(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
-    """Inner products of each sample's tensors, `(layer, sample)`."""
-    pairs = zip(one.values(), other.values(), strict=True)
+def inner_products(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
+    """Return the inner products of each sample's tensors, `(layer, sample)`."""
+    pairs = zip(left.values(), right.values(), strict=True)
     return torch.stack([(a.double() * b.double()).flatten(1).sum(1).cpu() for a, b in pairs])
 
 
-def _by_largest(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Each sample over its largest entry, and that: tiny and huge numbers have no squares."""
-    rows = value.double().flatten(1)
-    top = rows.abs().amax(1, keepdim=True)
-    return rows / torch.where(top > 0, top, 1.0), top
-
-
 def standard_error(values: Array) -> Array:
-    """Of the mean over the last axis, NaN for one sample."""
-    count = values.shape[-1]
-    if count < 2:
+    """Return that of the mean over the last axis, NaN for one sample."""
+    n_samples = values.shape[-1]
+    if n_samples < 2:
         return np.full(values.shape[:-1], np.nan)
-    return np.asarray(values.std(-1, ddof=1) / np.sqrt(count))
+    return np.asarray(values.std(-1, ddof=1) / np.sqrt(n_samples))
 
 
-def dataset(
+def make_dataset(
     variables: Mapping[str, tuple[Any, Any, str]],
-    coords: Mapping[str, tuple[Any, str]],
-    attrs: Mapping[str, str | int | float],
+    coordinates: Mapping[str, tuple[Any, str]],
+    attributes: Mapping[str, str | int | float],
 ) -> xr.Dataset:
-    """Put names of the axes and long names where xarray wants them."""
+    """Put names of axes and long names where xarray expects them.
+
+    Args:
+        variables: By name: dimensions, values, long name.
+        coordinates: By name, which is that of the dimension: values, long name.
+        attributes: Of the Dataset.
+    """
     return xr.Dataset(
-        {n: (dims, v, {"long_name": text}) for n, (dims, v, text) in variables.items()},
-        coords={n: (n, v, {"long_name": text}) for n, (v, text) in coords.items()},
-        attrs=dict(attrs),
+        {
+            name: (dims, values, {"long_name": long_name})
+            for name, (dims, values, long_name) in variables.items()
+        },
+        coords={
+            name: (name, values, {"long_name": long_name})
+            for name, (values, long_name) in coordinates.items()
+        },
+        attrs=dict(attributes),
     )
 
 
-def layers(seen: Observed) -> tuple[list[str], str]:
-    """The coordinate that all measures share."""
-    return list(seen.state.blocks), "block, in the order in which they run"
+def layer_coordinate(blocks: Sequence[str]) -> tuple[list[str], str]:
+    """Return values and long name of the coordinate that all measures share."""
+    return list(blocks), "name of the module, in the order in which the blocks run"
 
 
-def attributes(
-    verb: str, model: nn.Module, credit: Credit | None, seen: Observed, /, **settings: Any
-) -> dict[str, str | int | float]:
-    """What made a result: the settings, the loss, the credit, and which passes were needed."""
-    state = seen.state
-    dtype = str(next(iter(state.hidden.values())).dtype).removeprefix("torch.")
-    passes = f"full passes: {state.full}" if state.full else "what follows each block"
-    about = {"loss": loss_name(state.loss), "dtype": dtype, "passes": passes}
-    if credit is not None:
-        about["credit"] = describe(credit)
-    return provenance(verb, model, **about, **settings)
+def _divide_by_largest(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each sample's numbers over the largest of them, and that one.
 
-
-def describe(credit: Any) -> str:
-    """A name for a credit that is the same in every process."""
-    if dataclasses.is_dataclass(credit) and not isinstance(credit, type):
-        pairs = [(f.name, getattr(credit, f.name)) for f in dataclasses.fields(credit) if f.repr]
-        inside = ", ".join(f"{name}={_short(value)}" for name, value in pairs)
-        return f"{type(credit).__name__}({inside})"
-    if isinstance(settings := getattr(credit, "settings", None), Mapping):
-        inside = ", ".join(f"{name}={_short(value)}" for name, value in sorted(settings.items()))
-        return f"{type(credit).__name__}({inside})"
-    return _short(credit)
-
-
-def _short(value: Any) -> str:
-    if callable(value):
-        return str(getattr(value, "__qualname__", type(value).__qualname__))
-    return (
-        repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
-    )
+    Tiny and huge numbers have no squares, even in double precision.
+    """
+    rows = tensor.double().flatten(1)
+    largest = rows.abs().amax(1, keepdim=True)
+    return rows / torch.where(largest > 0, largest, 1.0), largest

@@ -1,16 +1,20 @@
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import nn
 
-from nudging._measures.batches import check_whole, observing
-from nudging._measures.numbers import Array, attributes, dataset, layers
-from nudging._replay.losses import Loss
-from resonance_toolkit import AtMost
+from nudging._measures.batch_agreement import (
+    describe_missing_batches,
+    mean_gradient_of_full_batch,
+    mean_pairwise_cosine,
+)
+from nudging._measures.batches import Request, over_batches
+from nudging._measures.numbers import Attributes, layer_coordinate, make_dataset
+from resonance_toolkit import AtMost, Loss, check_whole
 
 
 def stability(
@@ -35,7 +39,9 @@ def stability(
         blocks: Names or patterns of modules that return one tensor, samples first.
         n_batches: How many batches, at least two.
         batch_size: Samples in each.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
+        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of torch
+            are taken over each sample alone; class weights stay in its terms, as
+            `reduction="none"` has them.
         seed: Decides which samples.
 
     Returns:
@@ -45,56 +51,48 @@ def stability(
     Raises:
         ValueError: If an argument does not fit.
         TypeError: If an argument is of the wrong kind.
+
+    Examples:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(2, 2))
+        >>> data = torch.ones(4, 2), torch.zeros(4, dtype=torch.long)  # all samples alike
+        >>> stability(model, data, "0", n_batches=2, batch_size=2)["stability"].values.round(6)
+        array([1.])
     """
-    check_whole("n_batches", n_batches, 2)
-    check_whole("batch_size", batch_size, 1)
-    with observing(
-        model, data, blocks, None, loss=loss, samples=AtMost(n_batches * batch_size),
-        batch_size=batch_size, seed=seed, label="stability",
-    ) as batches:  # fmt: skip
-        means, n_samples = [], 0
-        for seen in batches:
-            n_samples += len(seen.state)
-            if len(seen.state) == batch_size:
-                means.append(mean_gradients(seen.state.gradient()))
-            last = seen
-    names, about = layers(last)
-    lack = lacking(n_samples, n_batches, batch_size)
-    if lack:
-        warnings.warn(f"stability is NaN: {lack}", stacklevel=2)
-    values = np.full(len(names), np.nan) if lack else pairwise_cosine(means)
-    text = "mean cosine of the batches' mean gradients"
-    return dataset(
-        {"stability": ("layer", values, text)},
-        {"layer": (names, about)},
-        attributes("nudging.stability", model, None, last, seed=seed, batch_size=batch_size)
-        | {"n_batches": len(means), "invalid": lack or "none"},
+    n_batches = check_whole("n_batches", n_batches, at_least=2)
+    batch_size = check_whole("batch_size", batch_size)
+
+    request = Request(
+        verb="nudging.stability",
+        model=model,
+        data=data,
+        blocks=blocks,
+        credit=None,
+        loss=loss,
+        samples=AtMost(n_batches * batch_size),
+        batch_size=batch_size,
+        seed=seed,
     )
+    measures = {"gradients": partial(mean_gradient_of_full_batch, batch_size=batch_size)}
+    values, block_names, attributes = over_batches(request, measures)
 
+    # With fewer pairs of batches than asked for, the mean would not be comparable.
+    n_samples = int(attributes["n_samples"])
+    shortage = describe_missing_batches(n_samples, n_batches, batch_size)
+    if shortage:
+        warnings.warn(f"stability is NaN: {shortage}", stacklevel=2)
+        agreement = np.full(len(block_names), np.nan)
+    else:
+        agreement = mean_pairwise_cosine(values["gradients"])
 
-def lacking(n_samples: int, n_batches: int, batch_size: int) -> str:
-    """Why there are too few full batches; nothing if there are enough."""
-    needed = n_batches * batch_size
-    if n_samples >= needed:
-        return ""
-    return (
-        f"expected {needed} samples (n_batches={n_batches} times batch_size={batch_size}), data "
-        f"has {n_samples}; give smaller ones"
+    long_name = "mean cosine of the batches' mean gradients"
+    settings: Attributes = {
+        "batch_size": batch_size,
+        "n_batches": n_samples // batch_size,
+        "invalid": shortage or "none",
+    }
+    return make_dataset(
+        {"stability": ("layer", agreement, long_name)},
+        {"layer": layer_coordinate(block_names)},
+        attributes | settings,
     )
-
-
-def mean_gradients(gradient: dict[str, Tensor]) -> list[Tensor]:
-    """By block, the mean over samples, as one vector in double precision."""
-    return [value.double().mean(0).flatten().cpu() for value in gradient.values()]
-
-
-def pairwise_cosine(means: list[list[Tensor]]) -> Array:
-    """By block, the mean over pairs of batches; NaN if a batch has no gradient."""
-    found = []
-    for vectors in zip(*means, strict=True):
-        rows = torch.stack(vectors)
-        unit = rows / rows.norm(dim=1, keepdim=True)  # 0 / 0 is NaN
-        table = unit @ unit.T
-        off = table.sum() - table.diagonal().sum()
-        found.append(float(off) / (len(rows) * (len(rows) - 1)))
-    return np.array(found)

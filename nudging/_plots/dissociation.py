@@ -8,14 +8,19 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # computing needs no matplotlib
+from nudging._plots.rankings import Array, find_disagreeing_metrics, largest_means
+from nudging._plots.seeds import mean_over_seeds, with_seed_axis
+from resonance_toolkit import new_axes
+
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = NDArray[np.float64]
+_TOP = 1.3  # a little above the note over a shaded metric
+_TEXT_HEIGHT = 0.062  # of a written value, relative to the height of the axes
 
 
 def plot_dissociation(
-    found: xr.Dataset,
+    result: xr.Dataset,
     *,
     metrics: Sequence[str] | None = None,
     ax: Axes | None = None,
@@ -31,7 +36,7 @@ def plot_dissociation(
     out of means and ranks; "n/a" stands below where nothing remains.
 
     Args:
-        found: Variables over `rule`, and `seed` if there are several, of which each is a metric;
+        result: Variables over `rule`, and `seed` if there are several, of which each is a metric;
             or one variable over `rule` and `metric`.
         metrics: Which metrics, in this order; by default all.
         ax: Where to draw; a new figure by default.
@@ -41,130 +46,130 @@ def plot_dissociation(
         ValueError: If there are not at least two metrics and two rules, a value is infinite, or a
             metric is nothing but zero and NaN.
     """
-    table, labels = _table(found, metrics)
-    rules = [str(m) for m in found["rule"].values]
-    means, turned = _mean(table), _largest(table)
-    odd = disagreeing(table)
-    if ax is None:
-        import matplotlib.pyplot as plt
+    table, labels = _read_table(result, metrics)
+    disagrees = find_disagreeing_metrics(table)
+    means = mean_over_seeds(table, -1)
 
-        _, ax = plt.subplots(figsize=(2.0 + 1.7 * len(labels), 4.4), layout="constrained")
-    scaled, dots = means / turned, table / turned[:, :, None]
-    low = min(0.0, float(np.nanmin(dots)))
-    at = np.arange(len(labels))
-    for j in at[odd]:
-        ax.axvspan(j - 0.42, j + 0.42, color="0.9", zorder=0, linewidth=0)
-        ax.text(j, 1.13, "ranks otherwise", ha="center", va="center", fontsize=9, color="0.35")
-    colors = []
-    for i, rule in enumerate(rules):
-        (line,) = ax.plot(
-            at, scaled[:, i], **{"marker": "o", "color": f"C{i}", "label": rule} | style
-        )
-        colors.append(line.get_color())
-        if table.shape[2] > 1:
-            for seed in dots[:, i].T:
-                ax.scatter(at, seed, s=10, color=line.get_color(), alpha=0.4, linewidth=0)
-    for j in at:
-        box = {"boxstyle": "round,pad=0.15", "fc": "0.9" if odd[j] else "white", "lw": 0}
-        gap, missing = 0.062 * (1.3 - low), np.isnan(scaled[j])
-        wanted = np.where(missing, low - 0.02 - gap * missing.cumsum(), scaled[j])
-        for i, y in enumerate(_apart(wanted, gap)):
-            text = "n/a" if np.isnan(means[j, i]) else f"{means[j, i]:.3g}"
-            ax.annotate(
-                text, (j, y), (7, 0), textcoords="offset points", va="center", fontsize=9,
-                color=colors[i], bbox=box, zorder=4,
-            )  # fmt: skip
-    ax.set_xticks(at, [textwrap.fill(label, 18) for label in labels])
+    # The sign goes with the scale, so that a metric that is best when negative is turned over.
+    scale = largest_means(table)
+    scaled_means = means / scale[:, :, 0]
+    scaled_table = table / scale
+    lowest = min(0.0, float(np.nanmin(scaled_table)))
+
+    ax = ax or new_axes(figsize=(2.0 + 1.7 * len(labels), 4.4))
+    _shade_metrics(ax, disagrees)
+
+    rules = [str(rule) for rule in result["rule"].values]
+    colors = _draw_rules(ax, rules, scaled_means, scaled_table, style)
+
+    text_height = _TEXT_HEIGHT * (_TOP - lowest)
+    for index in range(len(labels)):
+        is_missing = np.isnan(scaled_means[index])
+        # What is missing stands below all points, one line each.
+        below = lowest - 0.02 - text_height * is_missing.cumsum()
+        heights = np.where(is_missing, below, scaled_means[index])
+        heights = _spread_apart(heights, text_height)
+        background = "0.9" if disagrees[index] else "white"
+        _write_values(ax, index, means[index], heights, colors, background)
+
+    ax.set_xticks(range(len(labels)), [textwrap.fill(label, 18) for label in labels])
     ax.set_xlim(-0.5, len(labels) - 0.35)
-    below = 0.062 * (1.3 - low) * float(np.isnan(means).sum(1).max())
-    ax.set_ylim(low - 0.08 - below, 1.22)
+    room_for_missing = text_height * float(np.isnan(means).sum(1).max())
+    ax.set_ylim(lowest - 0.08 - room_for_missing, 1.22)
     ax.set_ylabel("relative to the largest of the metric")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return ax
 
 
-def disagreeing(table: Array) -> NDArray[np.bool_]:
-    """Of `(metric, rule, seed)`, the metrics with a pair of rules against the mean ranks."""
-    order = _orders(table / _largest(table)[:, :, None])
-    # A rule's mean rank, counted from how many others it beats and is beaten by.
-    standing = order.sum(-1).mean(0)
-    consensus = np.sign(np.round(standing[:, None] - standing[None], 9))
-    odd: NDArray[np.bool_] = (order * consensus < 0).any((1, 2))
-    return odd
+def _shade_metrics(ax: Axes, disagrees: NDArray[np.bool_]) -> None:
+    for place in np.flatnonzero(disagrees).tolist():
+        ax.axvspan(place - 0.42, place + 0.42, color="0.9", zorder=0, linewidth=0)
+        ax.text(place, 1.13, "ranks otherwise", ha="center", va="center", fontsize=9, color="0.35")
 
 
-def _orders(table: Array) -> Array:
-    """Of `(metric, rule, seed)`, 1 where one rule is above another, -1 below, 0 for ties."""
-    means, count = _mean(table), np.isfinite(table).sum(-1)
-    difference = means[:, :, None] - means[:, None]
-    tie = np.zeros_like(difference)
-    if table.shape[-1] > 1:
-        off = np.where(count > 1, count - 1, np.nan) * count
-        squares = np.nansum((table - means[:, :, None]) ** 2, -1) / off
-        tie = 2 * np.sqrt(squares[:, :, None] + squares[:, None])
-    return np.where(np.abs(difference) > tie, np.sign(difference), 0.0)
+def _draw_rules(
+    ax: Axes, rules: list[str], scaled_means: Array, scaled_table: Array, style: dict[str, Any]
+) -> list[Any]:
+    """Draw a line for each rule and a faint point for each seed; return the colours."""
+    places = np.arange(len(scaled_means))
+    colors = []
+
+    for index, rule in enumerate(rules):
+        line_style = {"marker": "o", "color": f"C{index}", "label": rule} | style
+        (line,) = ax.plot(places, scaled_means[:, index], **line_style)
+        color = line.get_color()
+        colors.append(color)
+
+        if scaled_table.shape[2] > 1:
+            for seed_values in scaled_table[:, index].T:
+                ax.scatter(places, seed_values, s=10, color=color, alpha=0.4, linewidth=0)
+    return colors
 
 
-def _mean(table: Array) -> Array:
-    """Over the seeds that have a value."""
-    count = np.isfinite(table).sum(-1)
-    return np.where(count > 0, np.nansum(table, -1) / np.maximum(count, 1), np.nan)
-
-
-def _largest(table: Array) -> Array:
-    """Of `(metric, rule, seed)`, each metric's mean of largest size, as a column."""
-    means = _mean(table)
-    return np.take_along_axis(means, np.nanargmax(np.abs(means), 1)[:, None], 1)
-
-
-def _apart(places: Array, gap: float) -> Array:
-    """The nearest places that keep a gap between each other, in the same order."""
-    order = np.argsort(places, kind="stable")
-    clusters: list[list[float]] = []  # each the wanted places, spread around their mean
-    for place in places[order]:
-        clusters.append([float(place)])
-        while len(clusters) > 1 and _top(clusters[-2], gap) + gap > _bottom(clusters[-1], gap):
-            last = clusters.pop()
-            clusters[-1] += last
-    spread = [_bottom(c, gap) + gap * k for c in clusters for k in range(len(c))]
-    found = np.empty_like(places)
-    found[order] = spread
-    return found
-
-
-def _bottom(cluster: list[float], gap: float) -> float:
-    return float(np.mean(cluster)) - gap * (len(cluster) - 1) / 2
-
-
-def _top(cluster: list[float], gap: float) -> float:
-    return float(np.mean(cluster)) + gap * (len(cluster) - 1) / 2
-
-
-def _table(found: xr.Dataset, metrics: Sequence[str] | None) -> tuple[Array, list[str]]:
-    """Values over metric, rule and seed, and what the metrics are called."""
-    names = [str(n) for n, v in found.data_vars.items() if "rule" in v.dims]
-    if len(names) == 1 and "metric" in found[names[0]].dims:
-        whole = found[names[0]]
-        columns = {str(m): whole.sel(metric=m, drop=True) for m in whole["metric"].values}
-    else:
-        columns = {name: found[name] for name in names}
-    wanted = list(columns) if metrics is None else list(metrics)
-    if unknown := [name for name in wanted if name not in columns]:
-        raise ValueError(f"`metrics`: expected some of {', '.join(columns)}, got {unknown}")
-    rows = []
-    for name in wanted:
-        column = (
-            columns[name] if "seed" in columns[name].dims else columns[name].expand_dims("seed")
+def _write_values(
+    ax: Axes, place: int, values: Array, heights: Array, colors: list[Any], background: str
+) -> None:
+    box = {"boxstyle": "round,pad=0.15", "fc": background, "lw": 0}
+    for value, height, color in zip(values, heights, colors, strict=True):
+        ax.annotate(
+            "n/a" if np.isnan(value) else f"{value:.3g}",
+            (place, height),
+            (7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=color,
+            bbox=box,
+            zorder=4,
         )
+
+
+def _spread_apart(places: Array, gap: float) -> Array:
+    """Return the nearest places, in squared distance, that keep a gap and their order."""
+    # Here, so that computing does not wait for scipy.optimize to load.
+    from scipy.optimize import isotonic_regression
+
+    # With y_k = z_k + k * gap, the gap between y_k and y_{k+1} is kept if z does not decrease.
+    order = np.argsort(places, kind="stable")
+    offsets = gap * np.arange(len(places))
+    spread = np.empty_like(places)
+    spread[order] = isotonic_regression(places[order] - offsets).x + offsets
+    return spread
+
+
+def _read_table(result: xr.Dataset, metrics: Sequence[str] | None) -> tuple[Array, list[str]]:
+    """Return values over metric, rule and seed, and what the metrics are called."""
+    columns = _find_columns(result)
+    names = list(columns) if metrics is None else list(metrics)
+    if unknown := [name for name in names if name not in columns]:
+        raise ValueError(f"`metrics`: expected some of {', '.join(columns)}, got {unknown}")
+
+    rows = []
+    for name in names:
+        column = with_seed_axis(columns[name])
         if set(column.dims) != {"rule", "seed"}:
-            raise ValueError(f"`found`: expected {name} over rule and seed, got {column.dims}")
+            raise ValueError(f"`result`: expected {name} over rule and seed, got {column.dims}")
         rows.append(column.transpose("rule", "seed").values)
     if len(rows) < 2 or rows[0].shape[0] < 2:
-        raise ValueError("`found`: expected at least two metrics and two rules")
-    seeds = max(row.shape[1] for row in rows)
-    table = np.stack([np.broadcast_to(row, (len(row), seeds)) for row in rows]).astype(float)
-    if np.isinf(table).any() or not np.nan_to_num(_mean(table)).any(1).all():
-        raise ValueError("`found`: expected finite values, and no metric that is all zero or NaN")
-    labels = [str(columns[name].attrs.get("long_name", name)) for name in wanted]
-    return table, wanted if "metric" in found.dims else labels
+        raise ValueError("`result`: expected at least two metrics and two rules")
+
+    # A metric without seeds is the same for all of them.
+    n_seeds = max(row.shape[1] for row in rows)
+    table = np.stack([np.broadcast_to(row, (len(row), n_seeds)) for row in rows]).astype(float)
+    if np.isinf(table).any() or not np.nan_to_num(mean_over_seeds(table, -1)).any(1).all():
+        raise ValueError("`result`: expected finite values, and no metric that is all zero or NaN")
+
+    if "metric" in result.dims:
+        return table, names
+    return table, [str(columns[name].attrs.get("long_name", name)) for name in names]
+
+
+def _find_columns(result: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return the metrics by name: variables, or the labels of one variable."""
+    names = [str(name) for name, values in result.data_vars.items() if "rule" in values.dims]
+    if len(names) == 1 and "metric" in result[names[0]].dims:
+        values = result[names[0]]
+        labels = values["metric"].values
+        return {str(label): values.sel(metric=label, drop=True) for label in labels}
+    return {name: result[name] for name in names}

@@ -1,77 +1,86 @@
-"""One loss per sample, from what the user gives."""
+"""One loss per sample, from what the user gives.
 
-import copy
-import inspect
-from collections.abc import Callable
-from functools import partial
+Whatever is measured here is measured of each sample's own loss, so a mean over the batch has to go
+before anything else. Torch's losses can be asked to leave it out; where a sample has several terms
+(tokens, pixels, outputs), their mean over that sample alone takes its place.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-Loss = Callable[[Any, Any], Tensor]
+from resonance_toolkit import (
+    Loss,
+    cross_entropy_per_sample,
+    ignore_index_of,
+    logits_of,
+    mean_over_positions,
+    name_of,
+    without_mean,
+)
 
 
-def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
-    """Softmax cross-entropy of each sample; outputs may be tensors or have `logits`."""
-    return F.cross_entropy(getattr(outputs, "logits", outputs), targets, reduction="none")
+@dataclass(frozen=True, eq=False)
+class MeanOfSample:
+    """One of torch's losses, averaged over the terms of each sample.
+
+    Class weights stay in the terms, as torch's `reduction="none"` has them; the mean divides by the
+    number of terms and not by the sum of their weights, which would differ from sample to sample.
+
+    Attributes:
+        loss: With `reduction="none"`.
+        ignored_target: The target that does not count, if the loss has one.
+    """
+
+    loss: Loss
+    ignored_target: int | None
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the loss of each sample, `(sample,)`."""
+        terms: Tensor = self.loss(logits_of(outputs), targets)
+        if terms.dim() < 2:
+            return terms
+
+        if self.ignored_target is None or targets.shape != terms.shape:
+            return terms.flatten(1).mean(1)
+
+        # Torch leaves ignored targets out of its own mean, too.
+        return mean_over_positions(terms, targets != self.ignored_target)
 
 
-def per_sample(loss: Loss | None) -> Loss:
-    """The loss with one value per sample: torch's own means are taken over each sample alone."""
+def make_loss_per_sample(loss: Loss | None) -> Loss:
+    """Return a loss with one value per sample; cross-entropy if there is none."""
     if loss is None:
-        return cross_entropy
+        return cross_entropy_per_sample
     if not callable(loss):
         raise TypeError(
             f"`loss`: expected a callable (outputs, targets), got {type(loss).__name__}"
         )
-    if isinstance(loss, nn.Module) and getattr(loss, "reduction", None) == "mean":
-        if getattr(loss, "weight", None) is not None:
-            raise ValueError(
-                "`loss`: a weighted mean over the batch is no mean of samples; give a callable "
-                "that returns one loss per sample"
-            )
-        by_sample: Any = copy.copy(loss)
-        by_sample.reduction = "none"
-        return partial(_means, by_sample, ignored=getattr(loss, "ignore_index", None))
-    function: Any = loss
-    if getattr(loss, "__module__", "") == F.__name__:
-        defaults = {k: v.default for k, v in inspect.signature(function).parameters.items()}
-        if "reduction" in defaults:
-            each = partial(function, reduction="none")
-            return partial(_means, each, ignored=defaults.get("ignore_index"))
-    return loss
+
+    loss_without_mean = without_mean(loss)
+    if loss_without_mean is loss:
+        return loss  # not one of torch's means: has to give one value per sample by itself
+    return MeanOfSample(loss_without_mean, ignore_index_of(loss))
 
 
-def loss_name(loss: Loss) -> str:
-    """What a loss is called in the attributes of a result."""
-    inner: Any = loss
-    while isinstance(inner, partial):
-        inner = inner.args[0] if inner.func is _means else inner.func
-    return str(getattr(inner, "__qualname__", type(inner).__qualname__))
+def name_of_loss(loss: Loss) -> str:
+    """Say what a loss is called in the attributes of a result."""
+    if loss is cross_entropy_per_sample:
+        return "cross_entropy"
+    return name_of(loss.loss if isinstance(loss, MeanOfSample) else loss)
 
 
-def losses_of(loss: Loss, outputs: Any, targets: Any, count: int) -> Tensor:
-    """Apply a loss and check that it gives one value per sample."""
+def evaluate_loss(loss: Loss, outputs: Any, targets: Any, n_samples: int) -> Tensor:
+    """Apply a loss, and check that it gives one value per sample."""
     values = loss(outputs, targets)
+
     if not isinstance(values, Tensor):
         raise TypeError(f"`loss`: expected a tensor, got {type(values).__name__}")
-    if values.shape != (count,):
-        hint = "a mean or sum over the batch: use reduction='none'" if values.dim() == 0 else ""
+    if values.shape != (n_samples,):
+        cure = ", a mean or sum over the batch: use reduction='none'" if values.dim() == 0 else ""
         raise ValueError(
-            f"`loss`: expected one value per sample, shape ({count},), got "
-            f"{tuple(values.shape)}{', ' if hint else ''}{hint}"
+            f"`loss`: expected one value per sample, shape ({n_samples},), got "
+            f"{tuple(values.shape)}{cure}"
         )
     return values
-
-
-def _means(loss: Loss, outputs: Any, targets: Any, *, ignored: int | None) -> Tensor:
-    values: Tensor = loss(getattr(outputs, "logits", outputs), targets)
-    if values.dim() < 2:
-        return values
-    if ignored is None or targets.shape != values.shape:
-        return values.flatten(1).mean(1)
-    counted: Tensor = (targets != ignored).flatten(
-        1
-    )  # torch leaves the others out of its mean, too
-    return (values.flatten(1) * counted).sum(1) / counted.sum(1)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -6,12 +7,44 @@ import xarray as xr
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from probes._decoding.cost import compute_of, count_flops, named
-from probes._decoding.decodable import Decodable, Decoding, as_decodable
-from probes._decoding.settings import Settings, check, check_reach
-from resonance_toolkit import device_of, evaluating, preserving_rng, provenance, unwrap
+from probes._decoding.cost import compute_variables, count_flops, variable_attributes
+from probes._decoding.decodable import Decodable, as_decodable
+from probes._decoding.sequence_state import SequenceState
+from probes._decoding.settings import (
+    DecodingSettings,
+    SkippedLayers,
+    check_exit_thresholds,
+    check_reach,
+    check_texts,
+    find_early_exits,
+)
+from resonance_toolkit import (
+    check_choice,
+    check_not_negative,
+    check_whole,
+    device_of,
+    evaluating,
+    preserving_rng,
+    provenance,
+    unwrap,
+)
 
-NAMES = {
+
+class _DecodedToken(NamedTuple):
+    """One position of the result."""
+
+    token: int
+    depth: int
+    confidence: float
+    cross_entropy: float
+    correct: float
+    layers_run: int
+    projections: int
+    heads_run: int
+
+
+# Meaning and units of each.
+_VARIABLES: dict[str, tuple[str, str | None]] = {
     "token": ("chosen token", None),
     "depth": ("layers passed before the token was chosen", "layer"),
     "confidence": ("largest softmax probability where it was chosen", None),
@@ -21,7 +54,7 @@ NAMES = {
     "projections": ("skipped layers that got keys and values alone", "layer"),
     "heads_run": ("times the head was applied", None),
 }
-KINDS = dict.fromkeys(("confidence", "cross_entropy", "correct"), float)  # all else is counted
+_REAL_NUMBERS = ("confidence", "cross_entropy", "correct")  # all others are counts
 
 
 @torch.no_grad()
@@ -32,7 +65,7 @@ def generate(
     *,
     layers: str | Sequence[str] = (),
     threshold: float | Sequence[float] = 0.9,
-    skipped: str = "propagate",
+    skipped: SkippedLayers = "propagate",
     temperature: float = 0.0,
     follow: Tensor | None = None,
     seed: int = 0,
@@ -59,7 +92,8 @@ def generate(
         layers: Names or patterns of the layers after which a token may leave. After the last one
             all do, whether it is named or not.
         threshold: One for all early exits, or one each. Above 1 none leaves early, at 0 all do.
-        skipped: `"propagate"` or `"recompute"`.
+        skipped: What becomes of keys and values that skipped layers never made, `"propagate"` or
+            `"recompute"`; see above.
         temperature: 0 takes the likeliest token; else logits are divided by it and drawn from.
         follow: Text `(sample, tokens)` to read on with, whatever the model would choose.
         seed: Of the draws, which are the same for every threshold.
@@ -78,87 +112,154 @@ def generate(
             is sharded.
 
     Examples:
-        See `examples/early_exit.py`.
+        >>> class Layer(nn.Module):  # changes nothing
+        ...     def project(self, x, positions):
+        ...         return (x,)
+        ...
+        ...     def attend(self, x, positions, keys):
+        ...         return x
+        >>> class Counter(nn.Module):  # is sure that each number is followed by the next
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layers = nn.ModuleList([Layer(), Layer()])
+        ...
+        ...     def embed(self, ids, positions):
+        ...         return 9 * nn.functional.one_hot(ids + 1, 5).float()
+        ...
+        ...     def head(self, hidden):
+        ...         return hidden
+        >>> text = generate(Counter(), torch.tensor([0]), 4, layers="layers.0", threshold=0.9)
+        >>> text["token"].values, text["depth"].values
+        (array([[1, 2, 3, 4]]), array([[1, 1, 1, 1]]))
+
+        `examples/early_exit.py` has a transformer that can be decoded so.
     """
     decoder = as_decodable(unwrap(model))
+    tokens = check_whole("tokens", tokens)
+    check_choice("skipped", skipped, get_args(SkippedLayers))
+    check_not_negative("temperature", temperature)
+
     device = device_of(model)
     with preserving_rng([device]), evaluating(model):
         flops, vocabulary = count_flops(decoder, device)
-        settings = check(
-            model, vocabulary, prompt, tokens, layers, threshold, skipped, temperature, follow
-        )
-        check_reach(decoder, settings.prompt.shape[1] + tokens - 1, device)
+        prompt_ids, follow_ids = check_texts(prompt, follow, tokens, vocabulary)
+        exits = find_early_exits(unwrap(model), layers)
+        thresholds = check_exit_thresholds(threshold, exits)
+        settings = DecodingSettings(thresholds, skipped == "propagate", temperature)
+
+        n_samples, prompt_length = prompt_ids.shape
+        check_reach(decoder, prompt_length + tokens - 1, device)
+
+        # All draws beforehand, so that they do not depend on where tokens leave.
         generator = torch.Generator().manual_seed(seed)
-        draws = torch.rand(len(settings.prompt), tokens, generator=generator, dtype=torch.float64)
-        rows = [
-            _one(decoder, settings, row, draws[row].tolist(), device)
-            for row in tqdm(range(len(settings.prompt)), unit="sample", disable=None)
-        ]
-    values = np.array(rows).transpose(2, 0, 1)  # (variable, sample, position)
-    start = settings.prompt.shape[1]
+        draws = torch.rand(n_samples, tokens, generator=generator, dtype=torch.float64)
+
+        sequences = []
+        for row in tqdm(range(n_samples), unit="sample", disable=None):
+            row_prompt = prompt_ids[row : row + 1].to(device)
+            row_follow = None if follow_ids is None else follow_ids[row].tolist()
+            sequences.append(
+                _decode_sequence(decoder, settings, row_prompt, row_follow, draws[row].tolist())
+            )
+
+    arrays = np.array(sequences).transpose(2, 0, 1)  # (variable, sample, position)
+    values = dict(zip(_DecodedToken._fields, arrays, strict=True))
+    variables = {
+        name: (
+            ("sample", "position"),
+            values[name].astype(float if name in _REAL_NUMBERS else int),
+            variable_attributes(long_name, units),
+        )
+        for name, (long_name, units) in _VARIABLES.items()
+    }
+    positions = range(prompt_length, prompt_length + tokens)
     return xr.Dataset(
-        {
-            name: (("sample", "position"), value.astype(KINDS.get(name, int)), named(*NAMES[name]))
-            for name, value in zip(NAMES, values, strict=True)
-        }
-        | compute_of(dict(zip(NAMES, values, strict=True)), flops, len(decoder.layers)),
+        variables | compute_variables(values, flops, len(decoder.layers)),
         coords={
-            "sample": ("sample", range(len(rows)), {"long_name": "prompt"}),
-            "position": ("position", range(start, start + tokens), {"long_name": "position"}),
+            "sample": ("sample", range(n_samples), {"long_name": "prompt"}),
+            "position": ("position", positions, {"long_name": "position"}),
         },
         attrs=provenance(
             "probes.generate",
             model,
-            layers=list(settings.exits.values()),
-            threshold=list(settings.thresholds),
+            layers=list(exits.values()),
+            threshold=list(thresholds.values()),
             skipped=skipped,
             temperature=temperature,
             followed=follow is not None,
+            n_samples=n_samples,
             seed=seed,
             **{f"{name}_flops": count for name, count in flops.items()},
         ),
     )
 
 
-def _one(
-    model: Decodable, settings: Settings, row: int, draws: list[float], device: torch.device
-) -> list[tuple[float, ...]]:
-    """Decode one sequence; the variables of `NAMES` for each position."""
-    prompt = settings.prompt[row : row + 1].to(device)
-    begin, depth = prompt.shape[1], len(model.layers)
-    work = Decoding(model, begin + len(draws) - 1)
-    work.append(prompt)
-    for layer in range(depth if begin > 1 else 0):
-        work.run(layer, begin - 1)
-    result: list[tuple[float, ...]] = []
+def _decode_sequence(
+    model: Decodable,
+    settings: DecodingSettings,
+    prompt: Tensor,
+    follow: list[int] | None,
+    draws: list[float],
+) -> list[_DecodedToken]:
+    """Decode one sequence, a token for each draw, after a prompt `(1, position)`."""
+    prompt_length = prompt.shape[1]
+    n_layers = len(model.layers)
+    sequence = SequenceState(model, prompt_length + len(draws) - 1)
+    sequence.append(prompt)
+
+    # The last token of the prompt is left to the first step below, which predicts from it.
+    if prompt_length > 1:
+        for index in range(n_layers):
+            sequence.run(index, prompt_length - 1)
+
+    decoded: list[_DecodedToken] = []
     for step, draw in enumerate(draws):
-        end, layers_run, heads_run = begin + step, 0, 0
-        for passed in range(1, depth + 1):
-            layers_run += work.run(passed - 1, end)
-            if passed == depth or passed in settings.exits:
+        end = prompt_length + step
+        layers_run = 0
+        heads_run = 0
+        for depth in range(1, n_layers + 1):
+            layers_run += sequence.run(depth - 1, end)
+            if depth == n_layers or depth in settings.thresholds:
                 heads_run += 1
-                logits = model.head(work.state(passed, end - 1, end))[0, -1].double()
+                # In float64: half precision would round confidences near 1 up to a threshold.
+                logits = model.head(sequence.state(depth, end - 1, end))[0, -1].double()
                 confidence = float(logits.softmax(0).max())
-                if passed == depth or confidence >= settings.threshold(passed):
+                if depth == n_layers or confidence >= settings.thresholds[depth]:
                     break
+
+        # Skipped layers get keys and values of this position now, or catch up when they next run.
         projections = 0
-        if settings.propagate and passed < depth:
-            projections = work.propagate(passed, end)
-        token = _choose(logits, settings.temperature, draw)
-        told, correct = token, float("nan")
-        if settings.follow is not None:
-            told = int(settings.follow[row, step])
-            correct = float(token == told)
-        entropy = -float(logits.log_softmax(0)[told])
-        seen = (token, passed, confidence, entropy, correct)
-        result.append((*seen, layers_run, projections, heads_run))
+        if settings.propagate and depth < n_layers:
+            projections = sequence.propagate(depth, end)
+
+        token = _choose_token(logits, settings.temperature, draw)
+        next_token = token if follow is None else follow[step]
+        decoded.append(
+            _DecodedToken(
+                token=token,
+                depth=depth,
+                confidence=confidence,
+                cross_entropy=-float(logits.log_softmax(0)[next_token]),
+                correct=float("nan") if follow is None else float(token == next_token),
+                layers_run=layers_run,
+                projections=projections,
+                heads_run=heads_run,
+            )
+        )
+        # Nothing is predicted from the last token.
         if step + 1 < len(draws):
-            work.append(torch.tensor([[told]], device=device))
-    return result
+            sequence.append(torch.tensor([[next_token]], device=prompt.device))
+
+    return decoded
 
 
-def _choose(logits: Tensor, temperature: float, draw: float) -> int:
+def _choose_token(logits: Tensor, temperature: float, draw: float) -> int:
+    """Take the likeliest token, or invert the distribution function at a uniform draw."""
     if temperature == 0:
         return int(logits.argmax())
-    heap = (logits / temperature).softmax(0).cumsum(0).cpu()
-    return min(int(torch.searchsorted(heap, draw * float(heap[-1]), right=True)), len(heap) - 1)
+
+    cumulative = (logits / temperature).softmax(0).cumsum(0).cpu()
+    # Rounding may leave the sum a little below or above 1.
+    total = float(cumulative[-1])
+    token = int(torch.searchsorted(cumulative, draw * total, right=True))
+    return min(token, len(cumulative) - 1)

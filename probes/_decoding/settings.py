@@ -1,7 +1,11 @@
-import math
+"""The arguments of `probes.generate`, checked and put into the form that decoding needs.
+
+An exit is known by the number of layers that a token has passed when it gets there.
+"""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -9,107 +13,127 @@ from torch import Tensor, nn
 
 from probes._decoding.decodable import Decodable
 from probes._model.failed_pass import describe_error, failing_line
-from resonance_toolkit import find_layers, unwrap
+from resonance_toolkit import find_layers
+
+SkippedLayers = Literal["propagate", "recompute"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The arguments of `probes.generate`, found to make sense."""
+class DecodingSettings:
+    """How a text is decoded, once the arguments are found to make sense."""
 
-    prompt: Tensor
-    exits: dict[int, str]  # layers passed -> the name of the last
-    thresholds: tuple[float, ...]
+    thresholds: dict[int, float]  # by exit: the confidence that it takes to leave there
     propagate: bool
     temperature: float
-    follow: Tensor | None
-
-    def threshold(self, passed: int) -> float:
-        """What it takes to leave after so many layers."""
-        return self.thresholds[list(self.exits).index(passed)]
 
 
-def check(
-    model: nn.Module,
-    vocabulary: int,
-    prompt: Tensor,
-    tokens: int,
-    layers: str | Sequence[str],
-    threshold: float | Sequence[float],
-    skipped: str,
-    temperature: float,
-    follow: Tensor | None,
-) -> Settings:
-    """Refuse what cannot be decoded, in the words of `probes.generate`."""
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise ValueError(f"`tokens`: expected a whole number of at least 1, got {tokens!r}")
-    if skipped not in ("propagate", "recompute"):
-        raise ValueError(f'`skipped`: expected "propagate" or "recompute", got {skipped!r}')
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ValueError(f"`temperature`: expected a number of at least 0, got {temperature!r}")
-    start = _tokens("prompt", prompt, vocabulary)
-    if follow is not None:
-        follow = _tokens("follow", follow, vocabulary)
-        if follow.shape != (len(start), tokens):
-            want = (len(start), tokens)
-            raise ValueError(f"`follow`: expected shape {want}, got {tuple(follow.shape)}")
-    exits = _exits(unwrap(model), layers)
-    thresholds = _thresholds(threshold, exits)
-    return Settings(start, exits, thresholds, skipped == "propagate", temperature, follow)
+def check_texts(
+    prompt: Any, follow: Any, n_tokens: int, vocabulary: int
+) -> tuple[Tensor, Tensor | None]:
+    """Return the texts as `(sample, position)`.
 
+    Raises:
+        TypeError: If one is no tensor of integers.
+        ValueError: If its shape does not fit, or a token is none of the vocabulary.
+    """
+    prompt_ids = _check_token_ids("prompt", prompt, vocabulary)
+    if follow is None:
+        return prompt_ids, None
 
-def check_reach(model: Decodable, positions: int, device: torch.device) -> None:
-    """Refuse a text of more positions than the model has, before the first is decoded."""
-    last = torch.tensor([positions - 1], device=device)
-    try:
-        model.layers[0].project(model.embed(torch.zeros_like(last)[None], last), last)
-    except (IndexError, RuntimeError, ValueError) as error:  # the model's own words
+    follow_ids = _check_token_ids("follow", follow, vocabulary)
+    expected_shape = (len(prompt_ids), n_tokens)
+    if follow_ids.shape != expected_shape:
         raise ValueError(
-            f"`tokens`: the model fails at position {positions - 1}, the last of prompt and tokens "
-            f"({describe_error(error)}){failing_line(error)}"
-        ) from None
+            f"`follow`: expected shape {expected_shape}, got {tuple(follow_ids.shape)}"
+        )
+    return prompt_ids, follow_ids
 
 
-def _tokens(name: str, ids: Any, vocabulary: int) -> Tensor:
+def _check_token_ids(argument: str, ids: Any, vocabulary: int) -> Tensor:
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype == torch.bool:
         kind = str(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"`{name}`: expected a tensor of token numbers, got {kind}")
+        raise TypeError(f"`{argument}`: expected a tensor of token numbers, got {kind}")
+
     rows: Tensor = ids[None] if ids.dim() == 1 else ids
     if rows.dim() != 2 or not rows.numel():
         raise ValueError(
-            f"`{name}`: expected (sample, position), neither empty, got shape {tuple(rows.shape)}"
+            f"`{argument}`: expected (sample, position), neither empty, got shape "
+            f"{tuple(rows.shape)}"
         )
-    if rows.min() < 0 or rows.max() >= vocabulary:
-        low, high = int(rows.min()), int(rows.max())
-        raise ValueError(f"`{name}`: expected tokens 0 to {vocabulary - 1}, got {low} to {high}")
+
+    lowest = int(rows.min())
+    highest = int(rows.max())
+    if lowest < 0 or highest >= vocabulary:
+        raise ValueError(
+            f"`{argument}`: expected tokens 0 to {vocabulary - 1}, got {lowest} to {highest}"
+        )
     return rows.long()
 
 
-def _exits(model: nn.Module, layers: str | Sequence[str]) -> dict[int, str]:
+def find_early_exits(model: nn.Module, layers: str | Sequence[str]) -> dict[int, str]:
+    """Return the name of the layer at each early exit, in order of depth.
+
+    Raises:
+        ValueError: If a layer is none of `model.layers`, or they are listed in another order.
+    """
     if not len(layers):
         return {}
-    stack: list[nn.Module] = list(model.layers)  # type: ignore[arg-type]
+
+    blocks: list[nn.Module] = list(model.layers)  # type: ignore[arg-type]
     exits = {}
     for name, module in find_layers(model, layers).items():
-        if module not in stack:
-            names = [n for n, m in model.named_modules() if m in stack]
-            raise ValueError(f"`layers`: expected some of {', '.join(names)}, got {name!r}")
-        exits[stack.index(module) + 1] = name
-    given = [layers] if isinstance(layers, str) else list(layers)
-    exact = [name for name in given if name in exits.values()]
-    if exact != sorted(exact, key=list(exits.values()).index):
-        raise ValueError(f"`layers`: expected them in order of depth, got {', '.join(given)}")
-    exits.pop(len(stack), None)  # the last layer is an exit, named or not
+        if module not in blocks:
+            block_names = [
+                block_name for block_name, block in model.named_modules() if block in blocks
+            ]
+            raise ValueError(f"`layers`: expected some of {', '.join(block_names)}, got {name!r}")
+        exits[blocks.index(module) + 1] = name
+
+    # Thresholds are given in the order of the names; a pattern has no order of its own.
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    names = [pattern for pattern in patterns if pattern in exits.values()]
+    if names != sorted(names, key=list(exits.values()).index):
+        raise ValueError(f"`layers`: expected them in order of depth, got {', '.join(patterns)}")
+
+    exits.pop(len(blocks), None)  # the last layer is an exit, named or not
     return dict(sorted(exits.items()))
 
 
-def _thresholds(threshold: float | Sequence[float], exits: dict[int, str]) -> tuple[float, ...]:
+def check_exit_thresholds(
+    threshold: float | Sequence[float], exits: dict[int, str]
+) -> dict[int, float]:
+    """Return the threshold of each early exit.
+
+    Raises:
+        ValueError: If there is neither one nor one for each, or one is NaN.
+    """
     try:
         values = np.asarray(threshold, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # no numbers at all
         values = np.array(np.nan)
+
     if np.isnan(values).any() or values.ndim > 1:
         raise ValueError(f"`threshold`: expected numbers, got {threshold!r}")
     if values.ndim and len(values) != len(exits):
-        want = f"one, or one for each of {len(exits)} early exits"
-        raise ValueError(f"`threshold`: expected {want}, got {len(values)}")
-    return tuple(np.broadcast_to(values, len(exits)).tolist())
+        raise ValueError(
+            f"`threshold`: expected one, or one for each of {len(exits)} early exits, got "
+            f"{len(values)}"
+        )
+    return dict(zip(exits, np.broadcast_to(values, len(exits)).tolist(), strict=True))
+
+
+def check_reach(model: Decodable, n_positions: int, device: torch.device) -> None:
+    """Refuse a text of more positions than the model has, before the first is decoded.
+
+    Raises:
+        ValueError: If the model fails at the last position.
+    """
+    last_position = torch.tensor([n_positions - 1], device=device)
+    token = torch.zeros_like(last_position)[None]
+    try:
+        model.layers[0].project(model.embed(token, last_position), last_position)
+    except (IndexError, RuntimeError, ValueError) as error:  # the model's own words
+        raise ValueError(
+            f"`tokens`: the model fails at position {n_positions - 1}, the last of prompt and "
+            f"tokens ({describe_error(error)}){failing_line(error)}"
+        ) from None

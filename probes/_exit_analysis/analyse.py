@@ -1,17 +1,17 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import xarray as xr
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from probes._exit_analysis.leaving import check_thresholds
+from probes._exit_analysis.leaving import DEFAULT_THRESHOLDS, check_thresholds
 from probes._exit_analysis.record import record_exits
 from probes._exit_analysis.reliability import exit_reliability
-from probes._exit_analysis.route import THRESHOLDS, route_exits
-from probes._exit_training.attach import NormLike
+from probes._exit_analysis.route import route_exits
 from probes._exit_training.losses import Exits
-from resonance_toolkit import provenance
+from probes._exit_training.resolve_heads import NormOption
+from resonance_toolkit import check_whole, provenance
 
 
 def exits(
@@ -19,9 +19,9 @@ def exits(
     data: Any,
     layers: str | Sequence[str],
     *,
-    thresholds: ArrayLike = THRESHOLDS,
-    head: str | Callable[[Tensor], Tensor] | Exits = "model",
-    norm: NormLike = "auto",
+    thresholds: ArrayLike = DEFAULT_THRESHOLDS,
+    head: Literal["model"] | Callable[[Tensor], Tensor] | Exits = "model",
+    norm: NormOption = "auto",
     depths: Sequence[float] | None = None,
     bins: int = 15,
     samples: int | None = None,
@@ -35,15 +35,21 @@ def exits(
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
-        data: Pairs (inputs, targets); see `record_exits`.
+        data: Pairs (inputs, targets), or mappings with `labels`, in any form that `resonance.take`
+            knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
+            right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
+            token)`; -100 does not count. Batches of texts may differ in length.
         layers: Names or patterns in forward order, the model's last layer last.
         thresholds: Least confidences to leave, shape `(threshold,)`.
-        head: `"model"`, a callable, or the `Exits` that the model was trained with.
-        norm: As for `attach_exits`.
-        depths: How far through the model each layer is; see `record_exits`.
-        bins: Of the reliability curve.
+        head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
+            was trained with.
+        norm: `"auto"`: what the model itself puts between its last layer and its head; None:
+            nothing but pooling; or a callable in its place. `Exits` bring their own.
+        depths: How far through the model each layer is, the last 1. If not given, layers of a
+            numbered family (`blocks.0`, ...) count their kin, others count those listed.
+        bins: How many bins of the reliability curve cover confidences from 0 to 1.
         samples: How many samples are drawn; None takes all.
-        batch_size: Samples run together.
+        batch_size: Samples run together; as many as memory for logits allows if not given.
         seed: Decides which samples are drawn.
 
     Returns:
@@ -55,11 +61,15 @@ def exits(
     Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Linear(4, 3))
-        >>> found = exits(model, (torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])), ["0", "1"])
-        >>> found["compute"].sel(threshold=0, measure="max softmax", exit="0").item()
+        >>> data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> analysis = exits(model, data, ["0", "1"])
+        >>> analysis["compute"].sel(threshold=0, measure="max softmax", exit="0").item()
         0.5
     """
+    # Before the pass, which may take long, though the verbs below check them again.
     check_thresholds("thresholds", thresholds)
+    check_whole("bins", bins)
+
     record = record_exits(
         model,
         data,
@@ -71,7 +81,8 @@ def exits(
         batch_size=batch_size,
         seed=seed,
     )
+
     routes = route_exits(record, thresholds=thresholds)
     reliability = exit_reliability(record, bins=bins)
-    merged = routes.merge(reliability)
-    return merged.assign_attrs(routes.attrs | reliability.attrs | provenance("probes.exits", model))
+    attributes = routes.attrs | reliability.attrs | provenance("probes.exits", model)
+    return routes.merge(reliability).assign_attrs(attributes)

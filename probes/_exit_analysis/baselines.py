@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from probes._exit_analysis.leaving import Clusters, exits_of
+from probes._exit_analysis.leaving import Clusters, exit_sets
 
-_FIXED = {
+_FIXED_DEPTH = {
     "fixed_cross_entropy": "cross-entropy if all leave here",
     "fixed_cross_entropy_se": "its standard error over samples",
     "fixed_perplexity": "perplexity if all leave here",
@@ -23,29 +23,54 @@ _ORACLE = {
 }
 
 
-def baselines(record: xr.Dataset, right: np.ndarray, clusters: Clusters) -> dict[str, Any]:
-    """Variables over `layer` and over `exit`."""
+def baseline_variables(
+    record: xr.Dataset, is_correct: np.ndarray, clusters: Clusters
+) -> dict[str, Any]:
+    """Return Dataset variables over `layer` (fixed depths) and over `exit` (the oracle).
+
+    Args:
+        record: Made by `record_exits`.
+        is_correct: 1 where a prediction is the target, else 0, `(layer, token)`.
+        clusters: The record's tokens by sample.
+    """
     losses = record["cross_entropy"].values
-    loss = np.array([clusters.mean(row) for row in losses])
-    hits = np.array([clusters.mean(row) for row in right])
+    fixed_values = _fixed_depth_values(record, losses, is_correct, clusters)
+    oracle_rows = []
+    for open_exits in exit_sets(record).values():
+        layers = [*open_exits, -1]
+        oracle_rows.append(_oracle_values(losses[layers], is_correct[layers], clusters))
+
+    variables: dict[str, Any] = {}
+    for (name, text), values in zip(_FIXED_DEPTH.items(), fixed_values, strict=True):
+        variables[name] = ("layer", values, variable_attributes(name, text))
+    for (name, text), column in zip(_ORACLE.items(), np.array(oracle_rows).T, strict=True):
+        variables[name] = ("exit", column, variable_attributes(name, text))
+    return variables
+
+
+def variable_attributes(name: str, text: str) -> dict[str, str]:
+    """Return the attributes of a variable: cross-entropies and their differences are in nat."""
+    is_in_nat = "cross_entropy" in name or name.startswith("gain")
+    return {"long_name": text} | ({"units": "nat"} if is_in_nat else {})
+
+
+def _fixed_depth_values(
+    record: xr.Dataset, losses: np.ndarray, is_correct: np.ndarray, clusters: Clusters
+) -> list[np.ndarray]:
+    """Return the values of `_FIXED_DEPTH`, in its order, `(layer,)` each."""
+    loss, loss_se = np.array([clusters.mean(row) for row in losses]).T
+    accuracy, accuracy_se = np.array([clusters.mean(row) for row in is_correct]).T
+
     costs = (record["flops"] + record["head_flops"]).values
-    whole = costs[-1] if costs[-1] else np.nan
-    fixed = [*loss.T, np.exp(loss[:, 0]), *hits.T, costs / whole]
-    opened = [[*early, -1] for early in exits_of(record).values()]
-    oracle = np.array([_oracle(losses[o], right[o], clusters) for o in opened])
-    return {
-        **{k: ("layer", v, about(k, _FIXED[k])) for k, v in zip(_FIXED, fixed, strict=True)},
-        **{k: ("exit", v, about(k, _ORACLE[k])) for k, v in zip(_ORACLE, oracle.T, strict=True)},
-    }
+    full_cost = costs[-1] if costs[-1] else np.nan
+    return [loss, loss_se, np.exp(loss), accuracy, accuracy_se, costs / full_cost]
 
 
-def about(name: str, text: str) -> dict[str, str]:
-    """What a variable's attributes say."""
-    units = {"units": "nat"} if "cross_entropy" in name or name.startswith("gain") else {}
-    return {"long_name": text, **units}
-
-
-def _oracle(losses: np.ndarray, right: np.ndarray, clusters: Clusters) -> tuple[float, ...]:
-    mean, _ = clusters.mean(losses.min(0))
-    shallow = (losses[:-1].min(0) <= losses[-1]).mean()
-    return mean, float(np.exp(mean)), float(right.max(0).mean()), float(shallow)
+def _oracle_values(
+    losses: np.ndarray, is_correct: np.ndarray, clusters: Clusters
+) -> tuple[float, ...]:
+    """Return the values of `_ORACLE`, in its order, from `(layer, token)`, the last layer last."""
+    mean_loss, _ = clusters.mean(losses.min(0))
+    accuracy = float(is_correct.max(0).mean())
+    shallow = float((losses[:-1].min(0) <= losses[-1]).mean())
+    return mean_loss, float(np.exp(mean_loss)), accuracy, shallow

@@ -6,9 +6,12 @@ import numpy as np
 from scipy.stats import binom
 from scipy.stats import t as student
 
+# A count is a sum of floats divided by n and multiplied again: 5.000000000001 must not become 6.
+_ROUNDING = 1e-9
+
 
 def risk_p_value(risks: np.ndarray, limit: float, *, binary: bool) -> float:
-    """The chance of risks this small or smaller if their expectation were above `limit`.
+    """Return the chance of risks this small or smaller if their expectation were above `limit`.
 
     Args:
         risks: One number from 0 to 1 per independent sample, `(sample,)`.
@@ -20,32 +23,42 @@ def risk_p_value(risks: np.ndarray, limit: float, *, binary: bool) -> float:
         >>> round(risk_p_value(np.zeros(100), 0.03, binary=True), 4)  # 0.97 ** 100
         0.0476
     """
-    n, found = len(risks), float(risks.mean())
-    if limit <= 0 or found >= limit:
+    n = len(risks)
+    mean = float(risks.mean())
+
+    if limit <= 0 or mean >= limit:
         return 1.0
     if limit >= 1:
         return 0.0
     if binary:
-        return float(binom.cdf(round(n * found), n, limit))
-    below = (1 - found) * math.log((1 - found) / (1 - limit))
-    divergence = below + (found * math.log(found / limit) if found > 0 else 0.0)
-    bentkus = math.e * float(binom.cdf(math.ceil(n * found - 1e-9), n, limit))
-    return min(1.0, math.exp(-n * divergence), bentkus)
+        return float(binom.cdf(round(n * mean), n, limit))
+
+    # Hoeffding: exp(-n * KL(mean || limit)), with 0 ln 0 = 0.
+    divergence = (1 - mean) * math.log((1 - mean) / (1 - limit))
+    if mean > 0:
+        divergence += mean * math.log(mean / limit)
+    hoeffding = math.exp(-n * divergence)
+
+    # Bentkus: e * P(Binomial(n, limit) <= ceil(n * mean)).
+    bentkus = math.e * float(binom.cdf(math.ceil(n * mean - _ROUNDING), n, limit))
+    return min(1.0, hoeffding, bentkus)
 
 
 def mean_p_value(values: np.ndarray, limit: float) -> float:
-    """The same for unbounded values by Student's t, which holds for many samples only."""
+    """Return the same for unbounded values, by Student's t, which holds for many samples only."""
     n = len(values)
     if n < 2:
         return 1.0
-    gap, error = float(values.mean()) - limit, float(values.std(ddof=1)) / math.sqrt(n)
-    if error == 0:
+
+    gap = float(values.mean()) - limit
+    standard_error = float(values.std(ddof=1)) / math.sqrt(n)
+    if standard_error == 0:
         return 0.0 if gap < 0 else 1.0
-    return float(student.cdf(gap / error, n - 1))
+    return float(student.cdf(gap / standard_error, n - 1))
 
 
 def rate_bound(counts: np.ndarray, delta: float) -> float:
-    """How far an exit rate may be from its expectation, at every threshold at once.
+    """Return how far an exit rate may be from its expectation, at every threshold at once.
 
     For one token per sample it is the inequality of Dvoretzky, Kiefer, Wolfowitz and Massart. For
     several, the largest gap between the mean of n distribution functions and its expectation is,
@@ -61,8 +74,12 @@ def rate_bound(counts: np.ndarray, delta: float) -> float:
         >>> round(rate_bound(np.ones(200), 0.05), 3)
         0.096
     """
-    n, longest = len(counts), counts.max()
+    n = len(counts)
+    longest = counts.max()
     if longest == 1:
         return math.sqrt(math.log(2 / delta) / (2 * n))
+
     bound = math.sqrt(math.pi / (2 * n)) + math.sqrt(math.log(1 / delta) / (2 * n))
-    return bound if counts.min() == longest else float(2 * bound * longest / counts.mean())
+    if counts.min() == longest:
+        return bound
+    return float(2 * bound * longest / counts.mean())

@@ -1,14 +1,23 @@
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
 from probes._exit_analysis.bounds import mean_p_value, rate_bound, risk_p_value
-from probes._exit_analysis.leaving import Clusters, check_record, check_thresholds, exits_of, leave
+from probes._exit_analysis.calibration_target import CalibrationTarget, check_target
+from probes._exit_analysis.leaving import (
+    Clusters,
+    check_record,
+    check_thresholds,
+    exit_coordinate,
+    exit_layer_of_tokens,
+    exit_sets,
+)
 from resonance_toolkit import provenance
 
-_NAMES = {
+_LONG_NAMES = {
     "tau": "threshold",
     "exit_rate": "share of tokens that leave early",
     "agreement": "share of tokens predicted as by the whole model",
@@ -16,6 +25,8 @@ _NAMES = {
     "p_value": "of the test that this threshold passed",
     "rate_bound": "largest distance of the exit rate from its expectation",
 }
+
+_NOBODY_LEAVES = 1.01  # a threshold above every confidence
 
 
 def calibrate_exits(
@@ -57,123 +68,149 @@ def calibrate_exits(
 
     Raises:
         ValueError: If not one target is given, or a number does not fit.
+
+    Examples:
+        >>> import torch
+        >>> from probes import record_exits
+        >>> model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        >>> data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> record = record_exits(model, data, ["0", "1"])
+        >>> thresholds = calibrate_exits(record, exit_rate=0.4)  # two of five
+        >>> thresholds["exit_rate"].sel(measure="entropy", exit="0").item()
+        0.4
     """
     check_record(record)
-    target, value = _target(exit_rate, agreement, increase)
-    if not 0 < delta < 1:
-        raise ValueError(f"`delta`: expected a number between 0 and 1, got {delta!r}")
+    target = check_target(exit_rate, agreement, increase, delta)
     grid = np.linspace(0, 1, 201) if candidates is None else candidates
-    taus = np.unique(np.append(check_thresholds("candidates", grid), 1.01))[::-1]
-    exits, clusters = exits_of(record), Clusters.of(record)
-    binary = bool((clusters.counts == 1).all())
-    bound = rate_bound(clusters.counts, delta)
-    measures = [str(m) for m in record["measure"].values]
-    found = {name: np.full((len(measures), len(exits)), np.nan) for name in _NAMES}
-    for m, e in np.ndindex(len(measures), len(exits)):
-        confidence, opened = record["confidence"].values[m], list(exits.values())[e]
-        if np.isnan(confidence[opened]).all():
+    allowed = np.append(check_thresholds("candidates", grid), _NOBODY_LEAVES)
+    descending_taus = np.unique(allowed)[::-1]
+
+    tokens = _CalibrationTokens.of(record)
+    bound = rate_bound(tokens.clusters.counts, delta)
+    measures = [str(measure) for measure in record["measure"].values]
+    sets_of_exits = list(exit_sets(record).values())
+    results = {name: np.full((len(measures), len(sets_of_exits)), np.nan) for name in _LONG_NAMES}
+
+    for m, e in np.ndindex(len(measures), len(sets_of_exits)):
+        confidence = record["confidence"].values[m]
+        open_exits = sets_of_exits[e]
+        if np.isnan(confidence[open_exits]).all():  # the measure is undefined here
             continue
-        if target == "exit_rate":
-            tau, p = _quantile(np.nanmax(confidence[opened], axis=0), value), math.nan
+
+        # A rate needs no test: the bound holds for all thresholds at once.
+        if target.name == "exit_rate":
+            tau = _threshold_for_rate(np.nanmax(confidence[open_exits], axis=0), target.value)
+            p_value = math.nan
         else:
-            tau, p = _last_passed(record, confidence, opened, taus, clusters, target, value, delta)
-        left = leave(confidence, tau, opened)
-        row = (tau, float((left < len(confidence) - 1).mean()), *_at(record, left), p, bound)
-        for name, number in zip(_NAMES, row, strict=True):
-            found[name][m, e] = number
+            tau, p_value = _lowest_threshold_passed(
+                tokens, confidence, open_exits, descending_taus, target
+            )
+
+        exit_layer = exit_layer_of_tokens(confidence, tau, open_exits)
+        results["tau"][m, e] = tau
+        results["exit_rate"][m, e] = float((exit_layer < len(confidence) - 1).mean())
+        results["agreement"][m, e] = tokens.agreement(exit_layer)
+        results["increase"][m, e] = tokens.increase(exit_layer)
+        results["p_value"][m, e] = p_value
+        results["rate_bound"][m, e] = bound
+
     return xr.Dataset(
-        {k: (("measure", "exit"), v, {"long_name": _NAMES[k]}) for k, v in found.items()},
-        coords={
-            "measure": record["measure"],
-            "exit": ("exit", list(exits), {"long_name": "exit opened, or any of them"}),
+        {
+            name: (("measure", "exit"), values, {"long_name": _LONG_NAMES[name]})
+            for name, values in results.items()
         },
+        coords={"measure": record["measure"], "exit": exit_coordinate(record)},
         attrs=record.attrs
         | provenance(
             "probes.calibrate_exits",
-            target=target,
-            target_value=value,
+            target=target.name,
+            target_value=target.value,
             delta=delta,
-            guarantee=_guarantee(target, value, delta, len(clusters.counts), binary),
+            guarantee=target.guarantee(
+                len(tokens.clusters.counts), one_token_per_sample=tokens.is_one_per_sample
+            ),
         ),
     )
 
 
-def _last_passed(
-    record: xr.Dataset,
+@dataclass(frozen=True)
+class _CalibrationTokens:
+    """All tokens of a record, and what they give when each leaves at some layer."""
+
+    loss: np.ndarray  # (layer, token)
+    prediction: np.ndarray  # (layer, token)
+    clusters: Clusters
+
+    @classmethod
+    def of(cls, record: xr.Dataset) -> "_CalibrationTokens":
+        loss = record["cross_entropy"].values
+        prediction = record["prediction"].values
+        return cls(loss, prediction, Clusters.of(record))
+
+    @property
+    def is_one_per_sample(self) -> bool:
+        return bool((self.clusters.counts == 1).all())
+
+    # What follows takes the layer at which each token leaves, `(token,)`.
+
+    def disagrees(self, exit_layer: np.ndarray) -> np.ndarray:
+        token = np.arange(len(exit_layer))
+        differs: np.ndarray = self.prediction[exit_layer, token] != self.prediction[-1]
+        return differs
+
+    def added_loss(self, exit_layer: np.ndarray) -> np.ndarray:
+        token = np.arange(len(exit_layer))
+        added: np.ndarray = self.loss[exit_layer, token] - self.loss[-1]
+        return added
+
+    def agreement(self, exit_layer: np.ndarray) -> float:
+        return float((~self.disagrees(exit_layer)).mean())
+
+    def increase(self, exit_layer: np.ndarray) -> float:
+        return math.expm1(float(self.added_loss(exit_layer).mean()))
+
+    def p_value(self, exit_layer: np.ndarray, target: CalibrationTarget) -> float:
+        """Return the p-value of the test that the target is missed when tokens leave so."""
+        if target.name == "agreement":
+            limit = 1 - target.value
+            disagreement = self.disagrees(exit_layer).astype(float)
+            risks = self.clusters.padded_means(disagreement, limit)
+            return risk_p_value(risks, limit, binary=self.is_one_per_sample)
+
+        limit = math.log1p(target.value)
+        increases = self.clusters.padded_means(self.added_loss(exit_layer), limit)
+        return mean_p_value(increases, limit)
+
+
+def _lowest_threshold_passed(
+    tokens: _CalibrationTokens,
     confidence: np.ndarray,
-    opened: list[int],
-    taus: np.ndarray,
-    clusters: Clusters,
-    target: str,
-    value: float,
-    delta: float,
+    open_exits: list[int],
+    descending_taus: np.ndarray,
+    target: CalibrationTarget,
 ) -> tuple[float, float]:
-    """The lowest threshold that all tests down to it allow, and the p-value of its own."""
-    chosen, passed = float(taus[0]), math.nan
-    binary = bool((clusters.counts == 1).all())
-    loss, prediction = record["cross_entropy"].values, record["prediction"].values
-    token = np.arange(loss.shape[1])
-    for tau in taus[taus <= 1]:
-        left = leave(confidence, tau, opened)
-        if target == "agreement":
-            differs = (prediction[left, token] != prediction[-1]).astype(float)
-            limit = 1 - value
-            p = risk_p_value(clusters.padded_means(differs, limit), limit, binary=binary)
-        else:
-            limit, added = math.log1p(value), loss[left, token] - loss[-1]
-            p = mean_p_value(clusters.padded_means(added, limit), limit)
-        if not p <= delta:  # NaN, of infinite losses, proves nothing
+    """Return the lowest threshold that all tests down to it allow, and the p-value of its own.
+
+    Each test may fail by chance; stopping at the first that does not pass keeps the chance of any
+    wrong choice at delta, however many candidates there are (fixed-sequence testing).
+    """
+    chosen_tau = float(descending_taus[0])
+    chosen_p_value = math.nan
+
+    for tau in descending_taus[descending_taus <= 1]:
+        exit_layer = exit_layer_of_tokens(confidence, tau, open_exits)
+        p_value = tokens.p_value(exit_layer, target)
+        if not p_value <= target.delta:  # NaN, of infinite losses, proves nothing
             break
-        chosen, passed = float(tau), p
-    return chosen, passed
+        chosen_tau = float(tau)
+        chosen_p_value = p_value
+
+    return chosen_tau, chosen_p_value
 
 
-def _quantile(confidence: np.ndarray, rate: float) -> float:
-    """The highest threshold that lets at least this share leave."""
-    wanted = max(1, math.ceil(rate * len(confidence) - 1e-9))
-    return float(np.sort(confidence)[::-1][wanted - 1])
-
-
-def _at(record: xr.Dataset, left: np.ndarray) -> tuple[float, float]:
-    token = np.arange(len(left))
-    loss, prediction = record["cross_entropy"].values, record["prediction"].values
-    agreement = float((prediction[left, token] == prediction[-1]).mean())
-    return agreement, math.expm1(float((loss[left, token] - loss[-1]).mean()))
-
-
-def _target(
-    exit_rate: float | None, agreement: float | None, increase: float | None
-) -> tuple[str, float]:
-    targets = {"exit_rate": exit_rate, "agreement": agreement, "increase": increase}
-    given = {name: value for name, value in targets.items() if value is not None}
-    if len(given) != 1:
-        raise ValueError(
-            f"expected one target of `exit_rate`, `agreement` and `increase`, got {len(given)}"
-        )
-    ((name, value),) = given.items()
-    high = math.inf if name == "increase" else 1.0
-    low_fits = value >= 0 if name == "increase" else value > 0
-    if not (low_fits and value <= high and math.isfinite(value)):
-        wanted = "at least 0" if name == "increase" else "above 0, at most 1"
-        raise ValueError(f"`{name}`: expected a finite number, {wanted}, got {value!r}")
-    return name, float(value)
-
-
-def _guarantee(target: str, value: float, delta: float, n: int, binary: bool) -> str:
-    chance = f"with probability at least {1 - delta:g} over {n} independent calibration samples"
-    match target:
-        case "exit_rate":
-            how = (
-                "Dvoretzky-Kiefer-Wolfowitz" if binary else "Dvoretzky-Kiefer-Wolfowitz, McDiarmid"
-            )
-            return f"{chance}, the exit rate to expect is within rate_bound of exit_rate ({how})"
-        case "agreement":
-            how = "exact binomial" if binary else "Hoeffding-Bentkus"
-            return (
-                f"{chance}, the agreement to expect is at least {value:g} (fixed-sequence testing, "
-                f"{how}; finite-sample)"
-            )
-    return (
-        f"{chance}, the perplexity to expect is at most {1 + value:g} times the whole model's "
-        "(fixed-sequence testing, Student's t; for many samples, not a finite-sample bound)"
-    )
+def _threshold_for_rate(confidence: np.ndarray, rate: float) -> float:
+    """Return the highest threshold that lets at least this share of tokens leave."""
+    # The product may be 5.000000000001 where it should be 5.
+    n_leaving = max(1, math.ceil(rate * len(confidence) - 1e-9))
+    descending = np.sort(confidence)[::-1]
+    return float(descending[n_leaving - 1])

@@ -1,6 +1,11 @@
-"""The one pass over the data that an exit analysis makes."""
+"""The one pass over the data that an exit analysis makes.
 
-from collections.abc import Callable
+For each batch the model runs once, with hooks that keep what its layers took and gave; the heads
+turn that into logits, some rows at a time; of these a few numbers per token go into arrays that
+were made for all tokens beforehand.
+"""
+
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,23 +16,28 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
+from probes._exit_analysis.exit_heads import ExitHeads, HeadFunction
 from probes._exit_analysis.token_statistics import (
     MEASURES,
     cosine,
-    in_chunks,
+    logits_in_chunks,
     patience,
     token_statistics,
 )
-from probes._exit_training.forward_trace import Trace, logits_of
-from probes._exit_training.head import is_same
-from probes._exit_training.targets import IGNORED, check_exit_targets
-from probes._model.call_model import call_model
-from resonance_toolkit import first_tensor
+from probes._exit_training.forward_trace import first_argument
+from probes._exit_training.model_head import is_same
+from probes._exit_training.targets import check_exit_targets, exit_logits
+from resonance_toolkit import IGNORED_TARGET, Batches, call_model, first_tensor
+
+# By default a batch is as large as both allow; so many logits of the model itself are 64 MB in
+# float32.
+_LOGITS_PER_BATCH = 2**24
+_SAMPLES_PER_BATCH = 256
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is known of every token that counts, of a batch or of all."""
+class TokenRecords:
+    """What is kept of every token that counts, of a batch or of all."""
 
     loss: np.ndarray  # (layer, token)
     prediction: np.ndarray  # (layer, token)
@@ -38,149 +48,205 @@ class Found:
 
 
 @dataclass
-class _State:
+class _LayerStates:
     """What a layer took and gave in the latest pass."""
 
     before: Tensor | None = None
     after: Tensor | None = None
 
 
-def run_exits(
-    root: nn.Module,
-    names: list[str],
-    heads: dict[str, Callable[[Tensor], Tensor]],
-    inputs: Any,
-    targets: Tensor,
-    seen: Trace,
-    step: int,
-) -> Found:
-    """Run the model, `step` samples at a time, and keep a few numbers of every token.
+def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> TokenRecords:
+    """Run the model, some samples at a time, and keep a few numbers of every token.
+
+    Args:
+        heads: The model and its exits.
+        pieces: All data as pairs `(inputs, targets)`, in one piece for each shape of samples.
+        batch_size: Samples run together; as many as memory for logits allows if None.
 
     Raises:
+        TypeError: If targets are no tensors.
         ValueError: If the targets do not fit.
     """
-    by_token = seen.logits.dim() == 3
-    cut = by_token and all(_is_by_token(head, seen.hidden[k]) for k, head in heads.items())
-    whole, done = _room(len(names), int((targets != IGNORED).sum())), 0
+    layers = heads.layers
+    last_layer = layers[-1]
+    by_token = heads.work_by_token()
+
+    records = _empty_records(len(layers), _count_tokens(pieces))
+    batches = _cut_batches(pieces, heads, batch_size)
+    n_recorded = 0
+
     with ExitStack() as stack:
-        stack.enter_context(torch.compiler.set_stance("force_eager"))  # old code ignores new hooks
-        states = {name: _listen(stack, root.get_submodule(name)) for name in names}
-        batches = range(0, len(targets), step)
-        for i in tqdm(batches, unit="batch", disable=None, leave=False):
-            goals = targets[i : i + step]
-            output = logits_of(call_model(root, rows_of(inputs, i, i + step)))
-            _check(goals, output)
-            if not by_token and names[-1] in heads:
-                _check_way(heads[names[-1]], states[names[-1]].after, output)
-            piece = _batch(states, heads, output, goals, i, cut=cut)
-            size = len(piece.target)
-            for field in fields(Found):
-                getattr(whole, field.name)[..., done : done + size] = getattr(piece, field.name)
-            done += size
-            del output  # before the next pass makes another as large
-    return whole
+        # Code that was compiled earlier would ignore the hooks.
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        states = {name: _keep_states(stack, heads.root.get_submodule(name)) for name in layers}
+
+        first_sample = 0
+        for inputs, targets in tqdm(batches, unit="batch", disable=None, leave=False):
+            logits = exit_logits(call_model(heads.root, inputs))
+
+            # A batch in which nothing counts is fine as long as another one has something.
+            if bool((targets != IGNORED_TARGET).any()):
+                check_exit_targets(targets.cpu(), logits)
+            if not heads.has_tokens and last_layer in heads.functions:
+                _check_same_path(heads.functions[last_layer], states[last_layer].after, logits)
+
+            batch = _record_batch(states, heads, logits, targets, first_sample, by_token=by_token)
+            n_tokens = len(batch.target)
+            _copy_into(records, batch, slice(n_recorded, n_recorded + n_tokens))
+            n_recorded += n_tokens
+            first_sample += len(targets)
+
+            del logits  # before the next pass makes another as large
+
+    return records
 
 
-def _room(layers: int, tokens: int) -> Found:
-    """Where the numbers of all tokens go: filled batch by batch, so that nothing is held twice."""
-    if not tokens:
-        raise ValueError(f"`data`: expected targets that count, all are {IGNORED}")
-    places = (np.empty(tokens, dtype=np.int64) for _ in range(3))
-    return Found(
-        np.empty((layers, tokens)),
-        np.empty((layers, tokens), dtype=np.int64),
-        np.empty((len(MEASURES), layers, tokens)),
-        *places,
-    )
+def slice_samples(inputs: Any, start: int, stop: int) -> Any:
+    """Return some samples of inputs, however nested; what has no samples stays as it is."""
+
+    def slice_leaf(leaf: Any) -> Any:
+        return leaf[start:stop] if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    return tree_map(slice_leaf, inputs)
 
 
-def rows_of(inputs: Any, start: int, stop: int) -> Any:
-    """Some samples of inputs, however nested."""
-    return tree_map(lambda leaf: leaf[start:stop], inputs)
-
-
-def _batch(
-    states: dict[str, _State],
-    heads: dict[str, Callable[[Tensor], Tensor]],
-    output: Tensor,
-    targets: Tensor,
-    first: int,
-    *,
-    cut: bool,
-) -> Found:
-    kept = targets != IGNORED
-    goals, classes = targets[kept].long(), output.shape[-1]
-    losses, guesses, sure = [], [], []
-    for index, (name, state) in enumerate(states.items()):
-        assert state.after is not None
-        if index == len(states) - 1:
-            chunks = in_chunks(output, kept, classes, _as_it_is, by_token=output.dim() == 3)
-        else:
-            chunks = in_chunks(state.after, kept, classes, heads[name], by_token=cut)
-        done, rows = 0, []
-        for logits in chunks:
-            rows.append(
-                token_statistics(logits, goals[done : done + len(logits)].to(logits.device))
+def _count_tokens(pieces: Batches) -> int:
+    for _, targets in pieces:
+        if not isinstance(targets, Tensor):
+            raise TypeError(
+                "`data`: expected class indices as targets, got a "
+                f"{type(targets).__name__} instead of a tensor"
             )
-            done += len(logits)
-        numbers = torch.cat([n for n, _ in rows], dim=1).cpu().double()
-        alike = cosine(state.before, state.after, by_token=output.dim() == 3)
-        losses.append(numbers[0])
-        sure.append(torch.cat([numbers[1:], alike.to(kept.device)[kept].cpu().double()[None]]))
-        guesses.append(torch.cat([g for _, g in rows]).cpu())
-        state.before = state.after = None
-    predictions = torch.stack(guesses)
-    confidence = torch.cat([torch.stack(sure, dim=1), patience(predictions)[None]])
-    where = kept.nonzero().cpu().numpy()
-    return Found(
-        torch.stack(losses).numpy(),
-        predictions.numpy(),
-        confidence.numpy(),
-        where[:, 0] + first,
-        where[:, 1] if where.shape[1] > 1 else np.zeros(len(where), dtype=np.int64),
-        goals.cpu().numpy(),
+        if targets.is_floating_point():
+            raise ValueError("`data`: expected class indices as targets, got floating numbers")
+    return sum(int((targets != IGNORED_TARGET).sum()) for _, targets in pieces)
+
+
+def _cut_batches(pieces: Batches, heads: ExitHeads, batch_size: int | None) -> Batches:
+    """Cut the pieces into batches that are run together; these are views, not copies."""
+    n_classes = heads.forward_trace.logits.shape[-1]
+    batches = []
+    for inputs, targets in pieces:
+        logits_per_sample = max(1, targets[0].numel() * n_classes)
+        step = batch_size or max(1, min(_SAMPLES_PER_BATCH, _LOGITS_PER_BATCH // logits_per_sample))
+        for start in range(0, len(targets), step):
+            stop = start + step
+            batches.append((slice_samples(inputs, start, stop), targets[start:stop]))
+    return batches
+
+
+def _empty_records(n_layers: int, n_tokens: int) -> TokenRecords:
+    """Make the arrays for all tokens: filled batch by batch, nothing is held twice."""
+    if not n_tokens:
+        raise ValueError(f"`data`: expected targets that count, all are {IGNORED_TARGET}")
+
+    return TokenRecords(
+        loss=np.empty((n_layers, n_tokens)),
+        prediction=np.empty((n_layers, n_tokens), dtype=np.int64),
+        confidence=np.empty((len(MEASURES), n_layers, n_tokens)),
+        sample=np.empty(n_tokens, dtype=np.int64),
+        position=np.empty(n_tokens, dtype=np.int64),
+        target=np.empty(n_tokens, dtype=np.int64),
     )
 
 
-def _listen(stack: ExitStack, module: nn.Module) -> _State:
-    state = _State()
-
-    def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-        taken = first_tensor((*args, *kwargs.values()))
-        state.before = None if taken is None else taken.clone()  # a layer may write to its input
-
-    def after(_: nn.Module, __: Any, output: Any) -> None:
-        given = first_tensor(output)
-        state.after = None if given is None else given.clone()
-
-    stack.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
-    stack.enter_context(module.register_forward_hook(after))
-    return state
+def _copy_into(records: TokenRecords, batch: TokenRecords, tokens: slice) -> None:
+    for field in fields(TokenRecords):
+        getattr(records, field.name)[..., tokens] = getattr(batch, field.name)
 
 
-def _is_by_token(head: Callable[[Tensor], Tensor], hidden: Tensor) -> bool:
-    """Whether a head gives a token the same logits when it sees that one alone."""
-    if hidden.shape[1] < 2:  # a single one does not tell
-        return False
-    whole, alone = head(hidden)[:, -1:], head(hidden[:, -1:])
-    return whole.shape == alone.shape and bool(torch.allclose(whole, alone, rtol=1e-3, atol=1e-5))
+def _record_batch(
+    states: dict[str, _LayerStates],
+    heads: ExitHeads,
+    model_logits: Tensor,
+    targets: Tensor,
+    first_sample: int,
+    *,
+    by_token: bool,
+) -> TokenRecords:
+    is_counted = targets != IGNORED_TARGET
+    counted_targets = targets[is_counted].long()
+    n_classes = model_logits.shape[-1]
+
+    losses = []
+    predictions = []
+    confidences = []
+    for name, state in states.items():
+        assert state.after is not None
+
+        # The last layer's numbers are those of the model's own output, with nothing recomputed.
+        if name == heads.layers[-1]:
+            chunks = logits_in_chunks(
+                model_logits, is_counted, n_classes, _unchanged, by_token=heads.has_tokens
+            )
+        else:
+            head = heads.functions[name]
+            chunks = logits_in_chunks(state.after, is_counted, n_classes, head, by_token=by_token)
+
+        numbers, prediction = _statistics_of_layer(chunks, counted_targets)
+        loss, *from_logits = numbers.cpu().double()
+        similarity = cosine(state.before, state.after, by_token=heads.has_tokens)
+        similarity = similarity.to(is_counted.device)[is_counted].cpu().double()
+
+        losses.append(loss)
+        predictions.append(prediction.cpu())
+        confidences.append(torch.stack([*from_logits, similarity]))
+        state.before = state.after = None
+
+    all_predictions = torch.stack(predictions)
+    all_confidences = [torch.stack(confidences, dim=1), patience(all_predictions)[None]]
+    places = is_counted.nonzero().cpu().numpy()
+    return TokenRecords(
+        loss=torch.stack(losses).numpy(),
+        prediction=all_predictions.numpy(),
+        confidence=torch.cat(all_confidences).numpy(),
+        sample=places[:, 0] + first_sample,
+        position=places[:, 1] if places.shape[1] > 1 else np.zeros(len(places), dtype=np.int64),
+        target=counted_targets.cpu().numpy(),
+    )
 
 
-def _check_way(head: Callable[[Tensor], Tensor], hidden: Tensor | None, output: Tensor) -> None:
+def _statistics_of_layer(chunks: Iterator[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return numbers `(4, token)` and predictions `(token,)` from logits that come in chunks."""
+    numbers = []
+    predictions = []
+    n_done = 0
+
+    for logits in chunks:
+        chunk_targets = targets[n_done : n_done + len(logits)].to(logits.device)
+        chunk_numbers, chunk_predictions = token_statistics(logits, chunk_targets)
+        numbers.append(chunk_numbers)
+        predictions.append(chunk_predictions)
+        n_done += len(logits)
+
+    return torch.cat(numbers, dim=1), torch.cat(predictions)
+
+
+def _keep_states(stack: ExitStack, module: nn.Module) -> _LayerStates:
+    states = _LayerStates()
+
+    # Clones: a layer may write to its input, and what follows it to its output.
+    def keep_input(_: nn.Module, args: Any, kwargs: Any) -> None:
+        argument = first_argument(args, kwargs)
+        states.before = None if argument is None else argument.clone()
+
+    def keep_output(_: nn.Module, __: Any, output: Any) -> None:
+        tensor = first_tensor(output)
+        states.after = None if tensor is None else tensor.clone()
+
+    stack.enter_context(module.register_forward_pre_hook(keep_input, with_kwargs=True))
+    stack.enter_context(module.register_forward_hook(keep_output))
+    return states
+
+
+def _check_same_path(head: HeadFunction, hidden: Tensor | None, logits: Tensor) -> None:
     # Pooling may look at the input: a mean over what is not padding is a plain mean without any.
-    if hidden is None or not is_same(head(hidden), output):
+    if hidden is None or not is_same(head(hidden), logits):
         raise ValueError(
             "`head`: the model's way from its last layer to its output is not the same for all "
             "data (does it look at padding?); give a callable"
         )
 
 
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
-
-
-def _check(targets: Tensor, output: Tensor) -> None:
-    if isinstance(targets, Tensor) and targets.is_floating_point():
-        raise ValueError("`data`: expected class indices as targets, got floating numbers")
-    if not bool((targets == IGNORED).all()):
-        check_exit_targets(targets.cpu(), output)
+def _unchanged(logits: Tensor) -> Tensor:
+    return logits

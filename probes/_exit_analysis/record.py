@@ -1,27 +1,35 @@
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import nn
 
-from probes._exit_analysis.flops import FlopCounter
-from probes._exit_analysis.one_pass import rows_of, run_exits
+from probes._exit_analysis.exit_heads import (
+    ExitHeads,
+    HeadFunction,
+    count_head_flops,
+    resolve_exit_heads,
+)
+from probes._exit_analysis.one_pass import TokenRecords, run_exits, slice_samples
 from probes._exit_analysis.token_statistics import MEASURES
-from probes._exit_training.attach import NormLike, resolve_heads
-from probes._exit_training.forward_trace import Trace, name_layers, trace
+from probes._exit_training.forward_trace import ForwardTrace, name_layers, trace_forward
 from probes._exit_training.losses import Exits
+from probes._exit_training.reports import layer_coordinate
+from probes._exit_training.resolve_heads import NormOption
 from probes._model.check_model import check_model
 from probes._model.distributed import resharding
-from resonance_toolkit import evaluating, is_sharded, preserving, provenance, take, unwrap
-
-_LOGITS = 2**24  # of the model itself, in one batch
-_BATCH = 256
-
-HeadOf = Callable[[Tensor], Tensor]
+from resonance_toolkit import (
+    check_whole,
+    evaluating,
+    is_sharded,
+    preserving,
+    provenance,
+    take,
+    unwrap,
+)
 
 
 @torch.no_grad()
@@ -30,8 +38,8 @@ def record_exits(
     data: Any,
     layers: str | Sequence[str],
     *,
-    head: str | HeadOf | Exits = "model",
-    norm: NormLike = "auto",
+    head: Literal["model"] | HeadFunction | Exits = "model",
+    norm: NormOption = "auto",
     depths: Sequence[float] | None = None,
     samples: int | None = None,
     batch_size: int | None = None,
@@ -46,13 +54,15 @@ def record_exits(
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
-        data: Pairs (inputs, targets) in any form that `resonance.take` knows: `(x, y)` tensors, a
-            Dataset, a DataLoader, a list of batches. Targets are the right class for each place of
-            the logits, `(sample,)` or, already shifted, `(sample, token)`; -100 does not count.
+        data: Pairs (inputs, targets), or mappings with `labels`, in any form that `resonance.take`
+            knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
+            right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
+            token)`; -100 does not count. Batches of texts may differ in length.
         layers: Names or patterns in forward order, the model's last layer last.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
             was trained with.
-        norm: As for `attach_exits`.
+        norm: `"auto"`: what the model itself puts between its last layer and its head; None:
+            nothing but pooling; or a callable in its place. `Exits` bring their own.
         depths: How far through the model each layer is, the last 1. If not given, layers of a
             numbered family (`blocks.0`, ...) count their kin, others count those listed.
         samples: How many samples are drawn; None takes all.
@@ -65,11 +75,13 @@ def record_exits(
         token)`, from 0 to 1: `max softmax`; `margin`, its distance to the second largest
         probability; `entropy`, 1 - entropy / ln(classes); `cosine` of the layer's input and output
         (negative: 0; NaN where shapes differ); `patience`, the share of the listed layers that
-        agree in a row up to this one. `flops (layer)` of one sample until the layer's end, and
-        `head_flops (layer)` from there to logits. Coordinates say each token's `sample`, `position`
-        and `target`, and each layer's `depth`.
+        agree in a row up to this one. `flops (layer)` of the first sample until the layer's end,
+        and `head_flops (layer)` from there to logits. Coordinates say each token's `sample`,
+        `position` and `target`, and each layer's `depth`. The attribute `n_samples` counts the
+        samples.
 
     Raises:
+        TypeError: If targets are no tensors.
         ValueError: If an argument does not fit, or there are no data.
 
     Examples:
@@ -80,51 +92,79 @@ def record_exits(
         {'layer': 2, 'token': 5}
     """
     check_model(model)
-    _check_count("batch_size", batch_size)
-    names, root = name_layers(model, layers), unwrap(model)
-    if len(names) < 2:
-        raise ValueError(f"`layers`: expected an exit and the last layer at least, got {names}")
-    ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=2**40)
-    seen = trace(root, names, rows_of(inputs, 0, 1))
-    places = _check_depths(depths, names) if depths is not None else seen.depths()
-    _check_samples_first(seen)
-    heads, way = _heads(root, seen, head, norm)
-    step = batch_size or max(1, min(_BATCH, _LOGITS // seen.logits[0].numel()))
+    if batch_size is not None:
+        batch_size = check_whole("batch_size", batch_size)
+    layer_names = name_layers(model, layers)
+    if len(layer_names) < 2:
+        raise ValueError(
+            f"`layers`: expected an exit and the last layer at least, got {layer_names}"
+        )
+
+    # Not yet in batches: how many samples fit into memory is known only after the trace.
+    pieces = take(data, samples, seed, model=model, batch_size=None)
+    first_sample = slice_samples(pieces[0][0], 0, 1)
+
+    # One sample, so that operations are counted per sample.
+    root = unwrap(model)
+    forward_trace = trace_forward(root, layer_names, first_sample)
+    _check_samples_first(forward_trace)
+    if depths is None:
+        relative_depths = forward_trace.relative_depths()
+    else:
+        relative_depths = _check_depths(depths, layer_names)
+
+    heads, head_description = resolve_exit_heads(root, forward_trace, head, norm)
+
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     values = not is_sharded(root)
     with preserving(model, values=values), evaluating(model), resharding(root):
-        costs = _flops(seen, heads)
-        found = run_exits(root, names, heads, inputs, targets, seen, step)
-    return xr.Dataset(
-        {
-            "cross_entropy": (("layer", "token"), found.loss, _NAMES["cross_entropy"]),
-            "prediction": (("layer", "token"), found.prediction, _NAMES["prediction"]),
-            "confidence": (("measure", "layer", "token"), found.confidence, _NAMES["confidence"]),
-            "flops": ("layer", costs[0], _NAMES["flops"]),
-            "head_flops": ("layer", costs[1], _NAMES["head_flops"]),
-        },
-        coords={
-            "layer": ("layer", names, {"long_name": "exit"}),
-            "measure": ("measure", list(MEASURES), {"long_name": "confidence measure"}),
-            "token": ("token", np.arange(len(found.target)), {"long_name": "token that counts"}),
-            "sample": ("token", found.sample, {"long_name": "sample of the data"}),
-            "position": ("token", found.position, {"long_name": "position in the sample"}),
-            "target": ("token", found.target, {"long_name": "right class"}),
-            "depth": ("layer", places, {"long_name": "depth, the whole model being 1"}),
-        },
-        attrs=provenance(
+        head_flops = count_head_flops(heads)
+        records = run_exits(heads, pieces, batch_size)
+
+    dataset = _as_dataset(records, heads, head_flops, relative_depths)
+    return dataset.assign_attrs(
+        provenance(
             "probes.record_exits",
             model,
-            head=way,
-            classes=seen.logits.shape[-1],
-            n_samples=len(targets),
-            samples=samples,
+            head=head_description,
+            loss="cross_entropy",
+            classes=forward_trace.logits.shape[-1],
+            n_samples=sum(len(targets) for _, targets in pieces),
             seed=seed,
-        ),
+        )
     )
 
 
-_NAMES = {
+def _as_dataset(
+    records: TokenRecords,
+    heads: ExitHeads,
+    head_flops: list[float],
+    relative_depths: list[float],
+) -> xr.Dataset:
+    flops = [float(heads.forward_trace.flops[name]) for name in heads.layers]
+    by_layer = ("layer", "token")
+
+    return xr.Dataset(
+        {
+            "cross_entropy": (by_layer, records.loss, _ATTRIBUTES["cross_entropy"]),
+            "prediction": (by_layer, records.prediction, _ATTRIBUTES["prediction"]),
+            "confidence": (("measure", *by_layer), records.confidence, _ATTRIBUTES["confidence"]),
+            "flops": ("layer", flops, _ATTRIBUTES["flops"]),
+            "head_flops": ("layer", head_flops, _ATTRIBUTES["head_flops"]),
+        },
+        coords={
+            "layer": layer_coordinate(heads.layers),
+            "measure": ("measure", list(MEASURES), {"long_name": "confidence measure"}),
+            "token": ("token", np.arange(len(records.target)), {"long_name": "token that counts"}),
+            "sample": ("token", records.sample, {"long_name": "sample of the data"}),
+            "position": ("token", records.position, {"long_name": "position in the sample"}),
+            "target": ("token", records.target, {"long_name": "right class"}),
+            "depth": ("layer", relative_depths, {"long_name": "depth, the whole model being 1"}),
+        },
+    )
+
+
+_ATTRIBUTES = {
     "cross_entropy": {"long_name": "cross-entropy", "units": "nat"},
     "prediction": {"long_name": "likeliest class"},
     "confidence": {"long_name": "confidence"},
@@ -133,38 +173,8 @@ _NAMES = {
 }
 
 
-def _heads(
-    root: nn.Module, seen: Trace, head: str | HeadOf | Exits, norm: NormLike
-) -> tuple[dict[str, HeadOf], str]:
-    """For each exit, a function from its layer's output to logits; and its description.
-
-    The last layer has one where it is known to give the model's own output.
-    """
-    if isinstance(head, Exits):
-        if head.layers != seen.layers:
-            raise ValueError(f"`head`: expected exits at {seen.layers}, got some at {head.layers}")
-        return {name: partial(head.logits, name, root=root) for name in head.layers[:-1]}, "trained"
-    if head == "own":
-        raise ValueError("`head`: own heads are trained; give the Exits that hold them")
-    points, _ = resolve_heads(root, seen, head, norm, 0)
-    way = next(iter(points.values())).head
-    heads: dict[str, HeadOf] = {k: partial(point.head, root) for k, point in points.items()}
-    if head == "model" and norm == "auto":
-        heads[seen.layers[-1]] = partial(way, root)
-    return heads, str(way)
-
-
-def _flops(seen: Trace, heads: dict[str, HeadOf]) -> list[list[float]]:
-    body, last = [float(seen.flops[name]) for name in seen.layers], []
-    for name in seen.layers[:-1]:
-        with FlopCounter() as counter:
-            heads[name](seen.hidden[name])
-        last.append(float(counter.get_total_flops()))
-    return [body, [*last, float(seen.total_flops) - body[-1]]]
-
-
-def _check_samples_first(seen: Trace) -> None:
-    for name, hidden in seen.hidden.items():
+def _check_samples_first(forward_trace: ForwardTrace) -> None:
+    for name, hidden in forward_trace.hidden.items():
         if len(hidden) != 1:  # the pass had one sample
             raise ValueError(
                 f"`layers` at {name!r}: expected an output with the samples first, got shape "
@@ -172,18 +182,13 @@ def _check_samples_first(seen: Trace) -> None:
             )
 
 
-def _check_depths(depths: Sequence[float], names: list[str]) -> list[float]:
-    found = [float(depth) for depth in depths]
-    rising = all(a < b for a, b in pairwise([0.0, *found]))
-    if len(found) != len(names) or not rising or found[-1] != 1:
+def _check_depths(depths: Sequence[float], layers: list[str]) -> list[float]:
+    numbers = [float(depth) for depth in depths]
+
+    is_rising = all(a < b for a, b in pairwise([0.0, *numbers]))
+    if len(numbers) != len(layers) or not is_rising or numbers[-1] != 1:
         raise ValueError(
-            f"`depths`: expected a rising number for each of {', '.join(names)}, the last 1, got "
-            f"{found}"
+            f"`depths`: expected a rising number for each of {', '.join(layers)}, the last 1, got "
+            f"{numbers}"
         )
-    return found
-
-
-def _check_count(name: str, value: object) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and not (whole and value >= 1):  # type: ignore[operator]  # an int then
-        raise ValueError(f"`{name}`: expected a whole number of at least 1, got {value!r}")
+    return numbers

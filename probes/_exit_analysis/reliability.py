@@ -1,11 +1,27 @@
+from dataclasses import dataclass
+from typing import Literal, get_args
+
 import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
 from probes._exit_analysis.leaving import Clusters, check_record
-from resonance_toolkit import provenance
+from resonance_toolkit import check_whole, provenance
 
-EVENTS = ("correct", "agrees", "as good")
+Event = Literal["correct", "agrees", "as good"]
+
+_EVENTS: tuple[Event, ...] = get_args(Event)
+_BY_EVENT = ("event", "measure", "layer")
+_BY_BIN = ("measure", "layer", "bin")
+_VARIABLES = {
+    "ece": (_BY_EVENT, "expected calibration error"),
+    "auroc": (_BY_EVENT, "area under the ROC curve"),
+    "auroc_se": (_BY_EVENT, "its standard error over samples"),
+    "frequency": ((*_BY_EVENT, "bin"), "frequency of the event"),
+    "frequency_se": ((*_BY_EVENT, "bin"), "its standard error"),
+    "mean_confidence": (_BY_BIN, "mean confidence"),
+    "share": (_BY_BIN, "share of tokens"),
+}
 
 
 def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
@@ -29,99 +45,62 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
 
     Raises:
         ValueError: If `bins` is below 1.
+
+    Examples:
+        >>> import torch
+        >>> from probes import record_exits
+        >>> model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        >>> data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> record = record_exits(model, data, ["0", "1"])
+        >>> reliability = exit_reliability(record, bins=1)  # all tokens in one bin
+        >>> reliability["share"].sel(measure="margin").values.ravel()
+        array([1., 1.])
+        >>> reliability["frequency"].sel(event="agrees", measure="margin", layer="1").values
+        array([1.])
     """
     check_record(record)
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"`bins`: expected a whole number of at least 1, got {bins!r}")
-    clusters, events = Clusters.of(record), _events(record)
+    bins = check_whole("bins", bins)
+
+    clusters = Clusters.of(record)
+    events = _event_indicators(record)
     confidence = record["confidence"].values
     n_measures, n_layers, _ = confidence.shape
-    shape = (len(EVENTS), n_measures, n_layers)
-    ece, auroc, auroc_se = (np.full(shape, np.nan) for _ in range(3))
-    frequency, frequency_se = (np.full((*shape, bins), np.nan) for _ in range(2))
-    mean, share = (np.full((*shape[1:], bins), np.nan) for _ in range(2))
+    sizes = {"event": len(_EVENTS), "measure": n_measures, "layer": n_layers, "bin": bins}
+    results = {
+        name: np.full([sizes[dim] for dim in dims], np.nan)
+        for name, (dims, _) in _VARIABLES.items()
+    }
+
     for m, layer in np.ndindex(n_measures, n_layers):
-        sure = confidence[m, layer]
-        if np.isnan(sure).any():
+        # Undefined at this layer: its curves and numbers stay NaN.
+        if np.isnan(confidence[m, layer]).any():
             continue
-        which = np.minimum((sure * bins).astype(int), bins - 1)
-        count = np.bincount(which, minlength=bins)
-        filled = count > 0
-        share[m, layer] = count / len(sure)
-        mean[m, layer, filled] = np.bincount(which, sure, bins)[filled] / count[filled]
-        ranks = rankdata(sure)
+
+        binned = _BinnedTokens.of(confidence[m, layer], bins)
+        results["share"][m, layer] = binned.share
+        results["mean_confidence"][m, layer] = binned.mean(binned.confidence)
+
         for e, happened in enumerate(events[:, layer]):
-            hits = np.bincount(which, happened, bins)
-            frequency[e, m, layer, filled] = hits[filled] / count[filled]
-            gaps = np.abs(frequency[e, m, layer] - mean[m, layer])
-            ece[e, m, layer] = np.nansum(gaps * share[m, layer])
-            frequency_se[e, m, layer] = _bin_errors(
-                which, happened, frequency[e, m, layer], clusters
+            frequency = binned.mean(happened)
+            gaps = np.abs(frequency - results["mean_confidence"][m, layer])
+            area, area_se = _area_under_roc(binned, happened > 0, clusters)
+
+            results["frequency"][e, m, layer] = frequency
+            results["frequency_se"][e, m, layer] = _bin_errors(
+                binned, happened, frequency, clusters
             )
-            auroc[e, m, layer], auroc_se[e, m, layer] = _auroc(sure, ranks, happened > 0, clusters)
-    return _dataset(record, bins, ece, auroc, auroc_se, frequency, frequency_se, mean, share)
+            results["ece"][e, m, layer] = np.nansum(gaps * binned.share)
+            results["auroc"][e, m, layer] = area
+            results["auroc_se"][e, m, layer] = area_se
 
-
-def _events(record: xr.Dataset) -> np.ndarray:
-    """What happened, `(event, layer, token)`, as 0 and 1."""
-    loss, prediction = record["cross_entropy"].values, record["prediction"].values
-    return np.array(
-        [prediction == record["target"].values, prediction == prediction[-1], loss <= loss[-1]]
-    ).astype(float)
-
-
-def _auroc(
-    sure: np.ndarray, ranks: np.ndarray, happened: np.ndarray, clusters: Clusters
-) -> tuple[float, float]:
-    """Area under the curve by midranks, and its error from placements summed per sample."""
-    n = int(happened.sum())
-    others = len(happened) - n
-    if not n or not others:
-        return np.nan, np.nan
-    placed = np.empty(len(sure))
-    # The share of the other kind that lies below (with the event) or above (without it).
-    placed[happened] = (ranks[happened] - rankdata(sure[happened])) / others
-    placed[~happened] = 1 - (ranks[~happened] - rankdata(sure[~happened])) / n
-    area = float(placed[happened].mean())
-    pulls = np.where(happened, (placed - area) / n, (placed - area) / others)
-    sums = np.add.reduceat(pulls, clusters.starts)
-    k = len(sums)
-    return area, float(np.sqrt(np.square(sums).sum() * k / (k - 1))) if k > 1 else np.nan
-
-
-def _bin_errors(
-    which: np.ndarray, happened: np.ndarray, frequency: np.ndarray, clusters: Clusters
-) -> np.ndarray:
-    """Standard error over samples of the frequency in each bin, NaN where one sample is all."""
-    k, bins = len(clusters.counts), len(frequency)
-    if k < 2:
-        return np.full(bins, np.nan)
-    sample = np.repeat(np.arange(k), clusters.counts)
-    cell = sample * bins + which
-    residual = np.bincount(cell, happened - frequency[which], k * bins).reshape(k, bins)
-    count = np.bincount(which, minlength=bins)
-    several = (np.bincount(cell, minlength=k * bins).reshape(k, bins) > 0).sum(0) > 1
-    errors = np.full(bins, np.nan)
-    errors[several] = np.sqrt(np.square(residual).sum(0) * k / (k - 1))[several] / count[several]
-    return errors
-
-
-def _dataset(record: xr.Dataset, bins: int, *found: np.ndarray) -> xr.Dataset:
-    ece, auroc, auroc_se, frequency, frequency_se, mean, share = found
-    dims, edges = ("event", "measure", "layer"), np.linspace(0, 1, bins + 1)
-    binned = (*dims, "bin")
+    edges = np.linspace(0, 1, bins + 1)
     return xr.Dataset(
         {
-            "ece": (dims, ece, {"long_name": "expected calibration error"}),
-            "auroc": (dims, auroc, {"long_name": "area under the ROC curve"}),
-            "auroc_se": (dims, auroc_se, {"long_name": "its standard error over samples"}),
-            "frequency": (binned, frequency, {"long_name": "frequency of the event"}),
-            "frequency_se": (binned, frequency_se, {"long_name": "its standard error"}),
-            "mean_confidence": (binned[1:], mean, {"long_name": "mean confidence"}),
-            "share": (binned[1:], share, {"long_name": "share of tokens"}),
+            name: (dims, results[name], {"long_name": text})
+            for name, (dims, text) in _VARIABLES.items()
         },
         coords={
-            "event": ("event", list(EVENTS), {"long_name": "what confidence should tell"}),
+            "event": ("event", list(_EVENTS), {"long_name": "what confidence should tell"}),
             "measure": record["measure"],
             "layer": record["layer"],
             "depth": record["depth"],
@@ -130,3 +109,97 @@ def _dataset(record: xr.Dataset, bins: int, *found: np.ndarray) -> xr.Dataset:
         attrs=record.attrs
         | provenance("probes.exit_reliability", bins=bins, n_tokens=record.sizes["token"]),
     )
+
+
+def _event_indicators(record: xr.Dataset) -> np.ndarray:
+    """Return what happened, `(event, layer, token)`, as 0 and 1."""
+    loss = record["cross_entropy"].values
+    prediction = record["prediction"].values
+    target = record["target"].values
+    happened = [prediction == target, prediction == prediction[-1], loss <= loss[-1]]
+    return np.array(happened).astype(float)
+
+
+@dataclass(frozen=True)
+class _BinnedTokens:
+    """The confidences `(token,)` of one measure at one layer, their ranks, and their bins."""
+
+    confidence: np.ndarray
+    ranks: np.ndarray  # from 1 up; equal confidences share the middle of theirs
+    bin_of_token: np.ndarray
+    counts: np.ndarray  # (bin,)
+
+    @classmethod
+    def of(cls, confidence: np.ndarray, bins: int) -> "_BinnedTokens":
+        # A confidence of 1 belongs to the last bin.
+        bin_of_token = np.minimum((confidence * bins).astype(int), bins - 1)
+        counts = np.bincount(bin_of_token, minlength=bins)
+        return cls(confidence, rankdata(confidence), bin_of_token, counts)
+
+    @property
+    def share(self) -> np.ndarray:
+        """The share of tokens in each bin."""
+        share: np.ndarray = self.counts / len(self.confidence)
+        return share
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """Return the mean over the tokens of each bin, NaN where it is empty."""
+        filled = self.counts > 0
+        means = np.full(len(self.counts), np.nan)
+        sums = np.bincount(self.bin_of_token, values, len(self.counts))
+        means[filled] = sums[filled] / self.counts[filled]
+        return means
+
+
+def _area_under_roc(
+    tokens: _BinnedTokens, happened: np.ndarray, clusters: Clusters
+) -> tuple[float, float]:
+    """Return the area under the ROC curve by midranks, and its standard error over samples.
+
+    A token's placement is the share of the other kind that lies below it (with the event) or above
+    it (without). The area is the mean placement of tokens with the event; its error comes from the
+    placements of both kinds (DeLong et al., 1988), summed per sample (Obuchowski, 1997).
+    """
+    n_with = int(happened.sum())
+    n_without = len(happened) - n_with
+    if not n_with or not n_without:
+        return np.nan, np.nan
+
+    confidence = tokens.confidence
+    ranks = tokens.ranks
+    placements = np.empty(len(confidence))
+    placements[happened] = (ranks[happened] - rankdata(confidence[happened])) / n_without
+    placements[~happened] = 1 - (ranks[~happened] - rankdata(confidence[~happened])) / n_with
+    area = float(placements[happened].mean())
+
+    deviations = placements - area
+    influence = np.where(happened, deviations / n_with, deviations / n_without)
+    sums = np.add.reduceat(influence, clusters.starts)
+    n_samples = len(sums)
+    if n_samples < 2:
+        return area, np.nan
+    return area, float(np.sqrt(np.square(sums).sum() * n_samples / (n_samples - 1)))
+
+
+def _bin_errors(
+    tokens: _BinnedTokens, happened: np.ndarray, frequency: np.ndarray, clusters: Clusters
+) -> np.ndarray:
+    """Return the standard error over samples of each bin's frequency, NaN where one is all."""
+    n_samples = len(clusters.counts)
+    bins = len(frequency)
+    errors = np.full(bins, np.nan)
+    if n_samples < 2:
+        return errors
+
+    # Every pair of a sample and a bin is a cell; tokens are summed up by cell.
+    sample = np.repeat(np.arange(n_samples), clusters.counts)
+    cell = sample * bins + tokens.bin_of_token
+    n_cells = n_samples * bins
+    residuals = happened - frequency[tokens.bin_of_token]
+    residual_sums = np.bincount(cell, residuals, n_cells).reshape(n_samples, bins)
+    cell_counts = np.bincount(cell, minlength=n_cells).reshape(n_samples, bins)
+
+    has_several = (cell_counts > 0).sum(0) > 1
+    sums = np.sqrt(np.square(residual_sums).sum(0) * n_samples / (n_samples - 1))
+    errors[has_several] = sums[has_several] / tokens.counts[has_several]
+    return errors

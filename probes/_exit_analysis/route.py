@@ -5,18 +5,18 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from probes._exit_analysis.baselines import about, baselines
+from probes._exit_analysis.baselines import baseline_variables, variable_attributes
 from probes._exit_analysis.leaving import (
+    DEFAULT_THRESHOLDS,
     Clusters,
     check_record,
     check_thresholds,
-    exits_of,
-    leave,
+    exit_coordinate,
+    exit_layer_of_tokens,
+    exit_sets,
     relative_costs,
 )
 from resonance_toolkit import provenance
-
-THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.01)
 
 _ROUTED = {
     "cross_entropy": "cross-entropy under routing",
@@ -37,7 +37,7 @@ _ROUTED = {
 }
 
 
-def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = THRESHOLDS) -> xr.Dataset:
+def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = DEFAULT_THRESHOLDS) -> xr.Dataset:
     """What early exits would give and save, for every threshold, measure and exit.
 
     A token leaves at the first opened exit whose confidence is at least the threshold: at 0 all
@@ -83,41 +83,45 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = THRESHOLDS) -> xr
     """
     check_record(record)
     taus = check_thresholds("thresholds", thresholds)
-    exits, clusters = exits_of(record), Clusters.of(record)
-    measures = [str(m) for m in record["measure"].values]
-    right = (record["prediction"] == record["target"]).transpose("layer", "token").values
-    tokens = _Tokens(
-        record["cross_entropy"].values,
-        right.astype(float),
-        (record["prediction"] == record["prediction"][-1]).values,
-        record["depth"].values,
-        clusters,
-    )
-    shape = (len(taus), len(measures), len(exits))
+
+    tokens = _RoutedTokens(record)
+    measures = [str(measure) for measure in record["measure"].values]
+    sets_of_exits = list(exit_sets(record).values())
+    shape = (len(taus), len(measures), len(sets_of_exits))
     routed = {name: np.full(shape, np.nan) for name in _ROUTED}
-    left_at = np.full((*shape, record.sizes["layer"]), np.nan)
-    rows = list(product(enumerate(measures), enumerate(exits.values())))
-    for (m, measure), (e, opened) in tqdm(rows, unit="exit", disable=None, leave=False):
+    shares = np.full((*shape, record.sizes["layer"]), np.nan)
+
+    pairs = list(product(enumerate(measures), enumerate(sets_of_exits)))
+    for (m, measure), (e, open_exits) in tqdm(pairs, unit="exit", disable=None, leave=False):
         confidence = record["confidence"].values[m]
-        if np.isnan(confidence[opened]).all():
+        # Undefined at all open exits: the row stays NaN. Where it is undefined at some, NaN is
+        # below every threshold, so that nobody leaves there.
+        if np.isnan(confidence[open_exits]).all():
             continue
-        costs = relative_costs(record, measure, opened)
+
+        costs = relative_costs(record, measure, open_exits)
         for t, tau in enumerate(taus):
-            left = leave(confidence, tau, opened)
-            left_at[t, m, e] = np.bincount(left, minlength=len(confidence)) / len(left)
-            for name, value in tokens.routed(left, left_at[t, m, e], costs).items():
+            exit_layer = exit_layer_of_tokens(confidence, tau, open_exits)
+            counts = np.bincount(exit_layer, minlength=len(confidence))
+            shares[t, m, e] = counts / len(exit_layer)
+            for name, value in tokens.evaluate_routing(exit_layer, shares[t, m, e], costs).items():
                 routed[name][t, m, e] = value
+
     dims = ("threshold", "measure", "exit")
+    variables = {
+        name: (dims, routed[name], variable_attributes(name, text))
+        for name, text in _ROUTED.items()
+    }
     return xr.Dataset(
         {
-            **{name: (dims, routed[name], about(name, text)) for name, text in _ROUTED.items()},
-            "left": ((*dims, "layer"), left_at, {"long_name": "share of tokens that leave here"}),
-            **baselines(record, tokens.right, clusters),
+            **variables,
+            "left": ((*dims, "layer"), shares, {"long_name": "share of tokens that leave here"}),
+            **baseline_variables(record, tokens.is_correct, tokens.clusters),
         },
         coords={
             "threshold": ("threshold", taus, {"long_name": "least confidence to leave"}),
             "measure": record["measure"],
-            "exit": ("exit", list(exits), {"long_name": "exit opened, or any of them"}),
+            "exit": exit_coordinate(record),
             "layer": record["layer"],
             "depth": record["depth"],
         },
@@ -125,31 +129,43 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = THRESHOLDS) -> xr
     )
 
 
-class _Tokens:
+class _RoutedTokens:
     """All tokens `(layer, token)`, and what they give when each leaves at some layer."""
 
-    def __init__(
-        self,
-        loss: np.ndarray,
-        right: np.ndarray,
-        agrees: np.ndarray,
-        depth: np.ndarray,
-        clusters: Clusters,
-    ) -> None:
-        self.loss, self.right, self.agrees, self.depth = loss, right, agrees, depth
-        self.clusters = clusters
-        self.means = np.array([clusters.mean(row)[0] for row in loss])
-        self.hits = right.mean(1)
-        self.token = np.arange(loss.shape[1])
+    def __init__(self, record: xr.Dataset) -> None:
+        is_correct = (record["prediction"] == record["target"]).transpose("layer", "token")
+        agrees = record["prediction"] == record["prediction"][-1]
 
-    def routed(self, left: np.ndarray, share: np.ndarray, costs: np.ndarray) -> dict[str, float]:
-        """One row of the result: tokens leave at `left (token,)`."""
-        taken = self.loss[left, self.token]
-        loss, loss_se = self.clusters.mean(taken)
-        accuracy, accuracy_se = self.clusters.mean(self.right[left, self.token])
-        at_random = float(share @ self.means)
-        # To first order a token moves the gain by its own loss, the rates, and the fixed means.
-        _, gain_se = self.clusters.mean(self.means[left] + share @ self.loss - taken)
+        self.loss = record["cross_entropy"].values
+        self.is_correct = is_correct.values.astype(float)
+        self.agrees = agrees.values
+        self.depth = record["depth"].values
+        self.clusters = Clusters.of(record)
+
+        self.fixed_losses = np.array([self.clusters.mean(row)[0] for row in self.loss])
+        self.fixed_accuracies = self.is_correct.mean(1)
+        self.token = np.arange(self.loss.shape[1])
+
+    def evaluate_routing(
+        self, exit_layer: np.ndarray, shares: np.ndarray, costs: np.ndarray
+    ) -> dict[str, float]:
+        """Return one row of the result.
+
+        Args:
+            exit_layer: Where each token leaves, `(token,)`.
+            shares: The share of tokens that leave at each layer, `(layer,)`.
+            costs: What a token costs that leaves there, `(layer,)`.
+        """
+        token_losses = self.loss[exit_layer, self.token]
+        loss, loss_se = self.clusters.mean(token_losses)
+        accuracy, accuracy_se = self.clusters.mean(self.is_correct[exit_layer, self.token])
+        random_loss = float(shares @ self.fixed_losses)
+
+        # gain = sum over layers of share * fixed loss - routed loss. To first order a token moves
+        # it by its own loss, by the shares, and by the fixed means.
+        influence = self.fixed_losses[exit_layer] + shares @ self.loss - token_losses
+        _, gain_se = self.clusters.mean(influence)
+
         return {
             "cross_entropy": loss,
             "cross_entropy_se": loss_se,
@@ -157,13 +173,13 @@ class _Tokens:
             "perplexity_se": np.exp(loss) * loss_se,
             "accuracy": accuracy,
             "accuracy_se": accuracy_se,
-            "agreement": self.agrees[left, self.token].mean(),
-            "shallow": share[:-1].sum(),
-            "compute": share @ self.depth,
-            "compute_with_head": share @ costs,
-            "random_cross_entropy": at_random,
-            "random_perplexity": np.exp(at_random),
-            "random_accuracy": float(share @ self.hits),
-            "gain": at_random - loss,
+            "agreement": self.agrees[exit_layer, self.token].mean(),
+            "shallow": shares[:-1].sum(),
+            "compute": shares @ self.depth,
+            "compute_with_head": shares @ costs,
+            "random_cross_entropy": random_loss,
+            "random_perplexity": np.exp(random_loss),
+            "random_accuracy": float(shares @ self.fixed_accuracies),
+            "gain": random_loss - loss,
             "gain_se": gain_se,
         }

@@ -1,12 +1,31 @@
 import numpy as np
 import xarray as xr
 
-from probes._exit_analysis.leaving import ANY, check_record, check_thresholds, exits_of, leave
-from resonance_toolkit import provenance
+from probes._exit_analysis.leaving import (
+    ANY,
+    check_record,
+    check_thresholds,
+    exit_layer_of_tokens,
+    exit_sets,
+)
+from probes._exit_analysis.token_statistics import Measure
+from resonance_toolkit import check_choice, provenance
+
+_LONG_NAMES = {
+    "left_at": "layer where the token leaves",
+    "confidence": "confidence there",
+    "cross_entropy": "cross-entropy there",
+    "prediction": "likeliest class there",
+    "correct": "1 if right",
+    "agrees": "1 if the whole model says the same",
+    "cost": "cross-entropy added by leaving",
+}
+_IN_NAT = {"cross_entropy", "cost"}
+_COORDINATES = ("token", "sample", "position", "target", "layer", "depth")
 
 
 def exit_map(
-    record: xr.Dataset, threshold: float, *, measure: str = "max softmax", exit: str = ANY
+    record: xr.Dataset, threshold: float, *, measure: Measure = "max softmax", exit: str = ANY
 ) -> xr.Dataset:
     """Which token leaves where, and whether it is right to.
 
@@ -24,44 +43,50 @@ def exit_map(
 
     Raises:
         ValueError: If an argument is unknown or NaN.
+
+    Examples:
+        >>> import torch
+        >>> from probes import record_exits
+        >>> model = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        >>> data = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> record = record_exits(model, data, ["0", "1"])
+        >>> exit_map(record, 0)["left_at"].values  # any confidence will do
+        array([0, 0, 0, 0, 0])
     """
     check_record(record)
-    exits, measures = exits_of(record), [str(m) for m in record["measure"].values]
-    if exit not in exits:
-        raise ValueError(f"`exit`: expected one of {', '.join(exits)}, got {exit!r}")
-    if measure not in measures:
-        raise ValueError(f"`measure`: expected one of {', '.join(measures)}, got {measure!r}")
-    (tau,) = check_thresholds("threshold", threshold, most=1)
+    sets_of_exits = exit_sets(record)
+    check_choice("exit", exit, sets_of_exits)
+    check_choice("measure", measure, [str(name) for name in record["measure"].values])
+    (tau,) = check_thresholds("threshold", threshold, at_most=1)
+
     confidence = record["confidence"].sel(measure=measure).values
-    left = leave(confidence, tau, exits[exit])
-    token = np.arange(len(left))
-    loss, prediction = record["cross_entropy"].values, record["prediction"].values
-    found = {
-        "left_at": (left, "layer where the token leaves"),
-        "confidence": (confidence[left, token], "confidence there"),
-        "cross_entropy": (loss[left, token], "cross-entropy there"),
-        "prediction": (prediction[left, token], "likeliest class there"),
-        "correct": ((prediction[left, token] == record["target"].values).astype(int), "1 if right"),
-        "agrees": (
-            (prediction[left, token] == prediction[-1]).astype(int),
-            "1 if the whole model says the same",
-        ),
-        "cost": (loss[left, token] - loss[-1], "cross-entropy added by leaving"),
+    loss = record["cross_entropy"].values
+    prediction = record["prediction"].values
+
+    exit_layer = exit_layer_of_tokens(confidence, tau, sets_of_exits[exit])
+    token = np.arange(len(exit_layer))
+    exit_prediction = prediction[exit_layer, token]
+    exit_loss = loss[exit_layer, token]
+    values = {
+        "left_at": exit_layer,
+        "confidence": confidence[exit_layer, token],
+        "cross_entropy": exit_loss,
+        "prediction": exit_prediction,
+        "correct": (exit_prediction == record["target"].values).astype(int),
+        "agrees": (exit_prediction == prediction[-1]).astype(int),
+        "cost": exit_loss - loss[-1],
     }
-    nats = {"cross_entropy", "cost"}
+
+    variables = {}
+    for name, array in values.items():
+        attributes = {"long_name": _LONG_NAMES[name]}
+        if name in _IN_NAT:
+            attributes["units"] = "nat"
+        variables[name] = ("token", array, attributes)
+
     return xr.Dataset(
-        {
-            name: (
-                "token",
-                values,
-                {"long_name": text} | ({"units": "nat"} if name in nats else {}),
-            )
-            for name, (values, text) in found.items()
-        },
-        coords={
-            name: record[name]
-            for name in ("token", "sample", "position", "target", "layer", "depth")
-        },
+        variables,
+        coords={name: record[name] for name in _COORDINATES},
         attrs=record.attrs
         | provenance("probes.exit_map", threshold=float(tau), measure=measure, exit=exit),
     )

@@ -2,88 +2,117 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MEASURES = ("max softmax", "margin", "entropy", "cosine", "patience")
-HEADLESS = ("cosine",)  # needs no logits to decide
+Measure = Literal["max softmax", "margin", "entropy", "cosine", "patience"]
 
-_CHUNK = 2**24  # logits that a head makes together
-_LOOK = 2**20  # logits looked at together: what a cache holds
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+MEASURES_WITHOUT_HEAD: tuple[Measure, ...] = ("cosine",)  # decide from the hidden states alone
+
+_LOGITS_PER_HEAD_CALL = 2**24  # 64 MB in float32
+_LOGITS_PER_CHUNK = 2**20  # 4 MB in float32: several passes over them stay within a cache
 
 
 def token_statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers `(4, row)` and predictions `(row,)` from logits `(row, class)`.
+    """Return numbers `(4, row)` and predictions `(row,)` from logits `(row, class)`.
 
     The numbers are the cross-entropy and three confidences from 0 to 1: the largest probability,
     its distance to the second largest, and 1 - entropy / ln(classes).
     """
-    size = max(1, _LOOK // logits.shape[-1])
-    pairs = zip(logits.split(size), targets.split(size), strict=True)
-    numbers, guesses = zip(*[_look(some, goals) for some, goals in pairs], strict=True)
-    return torch.cat(numbers, dim=1), torch.cat(guesses)
+    rows_per_chunk = max(1, _LOGITS_PER_CHUNK // logits.shape[-1])
+    chunks = zip(logits.split(rows_per_chunk), targets.split(rows_per_chunk), strict=True)
+
+    statistics = [
+        _statistics_of_chunk(chunk_logits, chunk_targets) for chunk_logits, chunk_targets in chunks
+    ]
+    numbers, predictions = zip(*statistics, strict=True)
+    return torch.cat(numbers, dim=1), torch.cat(predictions)
 
 
-def _look(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _statistics_of_chunk(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     x = logits.float() if logits.itemsize < 4 else logits
-    top, guess = x.max(-1, keepdim=True)
-    z = x - top
-    goal = z.gather(1, targets[:, None])[:, 0]
-    z.clamp_(min=torch.finfo(z.dtype).min)  # 0 times -inf is no number
-    e = z.exp()
-    total = e.sum(-1)
-    entropy = total.log() - torch.linalg.vecdot(e, z) / total
-    e.scatter_(1, guess, -1.0)
-    first, second = 1 / total, e.amax(-1) / total
-    sure = torch.stack([first, first - second, 1 - entropy / math.log(x.shape[-1])])
-    loss = (total.log() - goal)[None]
-    return torch.cat([loss, sure.clamp(0, 1)]), guess[:, 0]  # rounding may leave [0, 1]
+
+    # With the largest logit at 0, the largest probability is 1 / sum(exp(z)).
+    largest, prediction = x.max(-1, keepdim=True)
+    z = x - largest
+    target_z = z.gather(1, targets[:, None])[:, 0]
+
+    # Entropy = ln(total) - sum(exp(z) * z) / total; there 0 times -inf would be no number.
+    z.clamp_(min=torch.finfo(z.dtype).min)
+    exp_z = z.exp()
+    total = exp_z.sum(-1)
+    entropy = total.log() - torch.linalg.vecdot(exp_z, z) / total
+
+    # The runner-up is the largest once the winner is out of the way.
+    exp_z.scatter_(1, prediction, -1.0)
+    first = 1 / total
+    second = exp_z.amax(-1) / total
+
+    cross_entropy = total.log() - target_z
+    confidences = torch.stack([first, first - second, 1 - entropy / math.log(x.shape[-1])])
+    confidences = confidences.clamp(0, 1)  # rounding may leave [0, 1]
+    return torch.cat([cross_entropy[None], confidences]), prediction[:, 0]
 
 
-def in_chunks(
+def logits_in_chunks(
     hidden: Tensor,
-    kept: Tensor,
-    classes: int,
+    is_counted: Tensor,
+    n_classes: int,
     head: Callable[[Tensor], Tensor],
     *,
     by_token: bool,
 ) -> Iterator[Tensor]:
-    """Logits `(row, class)` of the places that `kept` marks, some rows at a time.
+    """Yield logits `(row, class)` of the places that count, some rows at a time.
 
     Args:
         hidden: A layer's output, samples first.
-        kept: Which places count, `(sample,)` or `(sample, token)`.
-        classes: The width of the logits.
+        is_counted: Which places count, `(sample,)` or `(sample, token)`.
+        n_classes: The width of the logits.
         head: From (some samples of) `hidden` to logits.
         by_token: Whether the head sees each token by itself, so that samples may be cut.
     """
-    kept = kept.to(hidden.device)
+    is_counted = is_counted.to(hidden.device)
+
     if by_token:
-        rows = hidden[kept]
-        for some in rows.split(max(1, _CHUNK // classes)):
-            yield head(some[None])[0]
+        rows = hidden[is_counted]
+        for some_rows in rows.split(max(1, _LOGITS_PER_HEAD_CALL // n_classes)):
+            yield head(some_rows[None])[0]
         return
-    tokens = kept[0].numel()
-    size = max(1, _CHUNK // (classes * tokens))
-    for some, mask in zip(hidden.split(size), kept.split(size), strict=True):
-        yield head(some)[mask]
+
+    tokens_per_sample = is_counted[0].numel()
+    n_samples = max(1, _LOGITS_PER_HEAD_CALL // (n_classes * tokens_per_sample))
+    for some_samples, mask in zip(
+        hidden.split(n_samples), is_counted.split(n_samples), strict=True
+    ):
+        yield head(some_samples)[mask]
 
 
 def cosine(before: Tensor | None, after: Tensor, *, by_token: bool) -> Tensor:
-    """Cosine of a layer's input and output at each place, negative ones 0; NaN if not alike."""
+    """Return the cosine of a layer's input and output at each place, 0 where it is negative.
+
+    NaN if their shapes differ.
+    """
     places = after.shape[:2] if by_token else after.shape[:1]
     if before is None or before.shape != after.shape:
         return torch.full(places, torch.nan, device=after.device)
-    axis = len(places)
-    a, b = (t.flatten(axis) if t.dim() > axis else t[..., None] for t in (before, after))
-    a, b = (t.float() if t.itemsize < 4 else t for t in (a, b))
-    return F.cosine_similarity(a, b, dim=-1).clamp(0, 1)
+
+    input_vectors = _as_vectors(before, len(places))
+    output_vectors = _as_vectors(after, len(places))
+    return F.cosine_similarity(input_vectors, output_vectors, dim=-1).clamp(0, 1)
+
+
+def _as_vectors(tensor: Tensor, n_place_axes: int) -> Tensor:
+    has_features = tensor.dim() > n_place_axes
+    vectors = tensor.flatten(n_place_axes) if has_features else tensor[..., None]
+    return vectors.float() if vectors.itemsize < 4 else vectors
 
 
 def patience(predictions: Tensor) -> Tensor:
-    """The share of all exits that agree in a row up to each one, from `(exit, row)`."""
+    """Return the share of all exits that agree in a row up to each one, from `(exit, row)`."""
     counts = torch.ones_like(predictions, dtype=torch.float64)
     for i in range(1, len(predictions)):
         agrees = predictions[i] == predictions[i - 1]

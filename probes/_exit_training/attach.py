@@ -1,22 +1,14 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from probes._exit_training.forward_trace import Trace, name_layers, trace
-from probes._exit_training.head import Head, follow
+from probes._exit_training.forward_trace import ForwardTrace, name_layers, trace_forward
 from probes._exit_training.losses import Exits
-from probes._exit_training.reports import ExitPoint
+from probes._exit_training.resolve_heads import HeadOption, NormOption, resolve_heads
 from probes._exit_training.weights import Weights, resolve_weights
 from probes._model.check_model import check_model
-from probes._model.distributed import check_mates
-from probes._model.failed_pass import describe_error, failing_line
-from probes._model.pooling import Pool, resolve_pool
-from resonance_toolkit import evaluating, preserving_rng, unwrap
-
-HeadLike = str | Callable[[Tensor], Tensor]
-NormLike = str | Callable[[Tensor], Tensor] | None
+from resonance_toolkit import unwrap
 
 
 def attach_exits(
@@ -24,8 +16,8 @@ def attach_exits(
     layers: str | Sequence[str],
     *,
     weights: Weights = "deep_supervision",
-    head: HeadLike = "model",
-    norm: NormLike = "auto",
+    head: HeadOption = "model",
+    norm: NormOption = "auto",
     sample: Any = None,
     seed: int = 0,
 ) -> Exits:
@@ -69,6 +61,7 @@ def attach_exits(
         ValueError: If an argument does not fit; nothing has been changed then.
 
     Examples:
+        >>> import torch
         >>> from probes import weightings
         >>> layers = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
         >>> model = nn.Sequential(*layers)
@@ -83,100 +76,27 @@ def attach_exits(
         >>> exits.detach()
     """
     check_model(model)
-    names = name_layers(model, layers)
-    resolve_weights(weights, names)
+    layer_names = name_layers(model, layers)
+    weighting = resolve_weights(weights, layer_names)
+
     root = unwrap(model)
-    seen = trace(root, names, sample)
-    points, heads = resolve_heads(root, seen, head, norm, seed)
-    shared = {name for point in points.values() for name in point.head.modules}
-    segments = {name: _segment(name, seen, shared) for name, _ in root.named_parameters()}
-    return Exits(root, points, names[-1], weights, segments, heads)
+    forward_trace = trace_forward(root, layer_names, sample)
+    points, own_heads = resolve_heads(root, forward_trace, head, norm, seed)
+
+    shared_modules = {name for point in points.values() for name in point.head.modules}
+    segments = {
+        name: _exit_of_parameter(name, forward_trace, shared_modules)
+        for name, _ in root.named_parameters()
+    }
+    return Exits(root, points, layer_names[-1], weighting, segments, own_heads)
 
 
-def resolve_heads(
-    root: nn.Module, seen: Trace, head: HeadLike, norm: NormLike, seed: int
-) -> tuple[dict[str, ExitPoint], dict[str, nn.Module]]:
-    """How each early exit comes to its logits, tried out on what a pass has shown.
-
-    Raises:
-        ValueError: If an exit's output does not fit the head.
-    """
-    _check_ways(head, norm)
-    early, heads, points = seen.layers[:-1], {}, {}
-    way = _way(root, seen, head, norm)
-    check_mates(root, way.modules)
-    for index, name in enumerate(early):
-        fitted = way if head != "own" else _pooled(way, root, seen, name)
-        try:
-            with torch.no_grad(), evaluating(root), preserving_rng():
-                made = fitted(root, seen.hidden[name])
-        except Exception as error:  # the user's modules: any failure is one of fit
-            raise ValueError(
-                _unfit(name, seen, fitted, describe_error(error)) + failing_line(error)
-            ) from None
-        if head == "own":
-            heads[name] = _own_head(made, seen.logits, seed + index)
-        elif made.shape != seen.logits.shape:
-            raise ValueError(_unfit(name, seen, fitted, f"it gives {tuple(made.shape)}"))
-        points[name] = ExitPoint(tuple(seen.hidden[name].shape[1:]), fitted)
-    return points, heads
-
-
-def _way(root: nn.Module, seen: Trace, head: HeadLike, norm: NormLike) -> Head:
-    given = None if norm is None or isinstance(norm, str) else norm
-    if not isinstance(head, str):
-        return Head((), given, head)
-    try:
-        way = follow(root, seen)
-    except ValueError:
-        if head == "model":
-            raise
-        return Head((), given)  # an own head needs no way; pooling is found by shape
-    way = way if norm == "auto" else way.without_norm(root, given)
-    return way if head == "model" else way.without_head()
-
-
-def _pooled(way: Head, root: nn.Module, seen: Trace, name: str) -> Head:
-    """The way to features for an own head: one vector per place of the model's logits."""
-    with torch.no_grad(), evaluating(root), preserving_rng():
-        try:
-            made = way(root, seen.hidden[name])
-        except Exception:  # a norm of another width: the exit does without
-            way = Head((), way.norm)
-            made = way(root, seen.hidden[name])
-    if made.dim() == seen.logits.dim():
-        return way
-    pool: Pool = resolve_pool("auto", made, name, root.get_submodule(name), root, None)
-    return Head(way.steps, way.norm, pool)
-
-
-def _own_head(features: Tensor, logits: Tensor, seed: int) -> nn.Module:
-    width, classes = features.shape[-1], logits.shape[-1]
-    head: nn.Linear = nn.utils.skip_init(nn.Linear, width, classes)
-    drawn = torch.rand(classes, width, generator=torch.Generator().manual_seed(seed))
-    with torch.no_grad():
-        head.weight.copy_((2 * drawn - 1) / width**0.5)  # as nn.Linear draws it
-        head.bias.zero_()
-    return head.to(features.device, torch.promote_types(features.dtype, torch.float32))
-
-
-def _segment(parameter: str, seen: Trace, shared: set[str]) -> int:
-    module = parameter.rpartition(".")[0]
-    if any(module == name or module.startswith(f"{name}.") for name in shared):
+def _exit_of_parameter(parameter: str, forward_trace: ForwardTrace, shared: set[str]) -> int:
+    """Return the number of the first exit that a parameter lies before; 0 for what all share."""
+    module_name = parameter.rpartition(".")[0]
+    if any(module_name == name or module_name.startswith(f"{name}.") for name in shared):
         return 0
-    return min(seen.segment(module), len(seen.layers) - 1)
 
-
-def _check_ways(head: object, norm: object) -> None:
-    if not callable(head) and head not in ("model", "own"):
-        raise ValueError(f"`head`: expected 'model', 'own' or a callable, got {head!r}")
-    if norm is not None and not callable(norm) and norm != "auto":
-        raise ValueError(f"`norm`: expected 'auto', None or a callable, got {norm!r}")
-
-
-def _unfit(name: str, seen: Trace, way: Head, what: str) -> str:
-    return (
-        f"`head`: expected logits {tuple(seen.logits.shape)} from layer {name!r}, whose output is "
-        f"{tuple(seen.hidden[name].shape)}, by way of {way}; {what}. A layer of another width "
-        "needs head='own' or a callable"
-    )
+    # What runs after the last layer belongs to the last exit.
+    last_exit = len(forward_trace.layers) - 1
+    return min(forward_trace.count_exits_before(module_name), last_exit)

@@ -7,16 +7,27 @@ import xarray as xr
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from probes._exit_training.capture import ExitCapture, OutputHook, whole
-from probes._exit_training.groups import parameter_groups
-from probes._exit_training.reports import ExitPoint, parts_of, summarise_exits
+from probes._exit_training.capture import (
+    ExitCapture,
+    OutputHook,
+    keep_everything,
+    keeping_running_statistics,
+)
+from probes._exit_training.head import ExitPoint
+from probes._exit_training.reports import (
+    LatestLoss,
+    exit_learning_rates,
+    losses_dataset,
+    parameter_groups,
+    summarise_exits,
+)
 from probes._exit_training.targets import check_exit_targets, mean_cross_entropy
-from probes._exit_training.unrecorded import unrecorded
-from probes._exit_training.weights import Weights, resolve_weights, weights_at
+from probes._exit_training.weights import weights_at
 from probes._model.distributed import synchronise_gradients
 from probes._model.latest_features import ready_features
 from probes._model.listener import Listener
 from probes._model.pooling import Pool
+from probes.weightings import Weighting
 
 
 class Exits(Listener):
@@ -37,16 +48,21 @@ class Exits(Listener):
         root: nn.Module,
         points: dict[str, ExitPoint],
         last: str,
-        weights: Weights,
+        weighting: Weighting,
         segments: dict[str, int],
         heads: dict[str, nn.Module],
     ) -> None:
-        super().__init__(dict.fromkeys(points, Pool("custom", custom=whole)), adaptive=False)
-        self.last, self.points, self.segments = last, points, segments
-        self.weighting = resolve_weights(weights, self.layers)
+        whole_output = Pool("custom", custom=keep_everything)
+        super().__init__(dict.fromkeys(points, whole_output), adaptive=False)
+
+        self.points = points
+        self.last = last
+        self.weighting = weighting
+        self.segments = segments  # for every parameter of the model, the number of its exit
         self.heads = nn.ModuleList(heads.values())
         self.step = 0
-        self._latest: dict[str, tuple[float, Tensor]] = {}
+        self._latest: LatestLoss | None = None
+
         self.reattach(root)
 
     @property
@@ -57,9 +73,8 @@ class Exits(Listener):
     @property
     def weights(self) -> dict[str, float]:
         """The weight of every layer in the next loss."""
-        return dict(
-            zip(self.layers, weights_at(self.weighting, self.layers, self.step), strict=True)
-        )
+        values = weights_at(self.weighting, self.layers, self.step)
+        return dict(zip(self.layers, values, strict=True))
 
     def loss(self, targets: Tensor) -> Tensor:
         """The weighted sum of all layers' mean cross-entropies on the latest forward pass.
@@ -82,30 +97,43 @@ class Exits(Listener):
             ValueError: If `targets` do not fit.
         """
         weights = self.weights
-        early = [name for name in self.layers[:-1] if weights[name]]
-        seen = ready_features(self._capture, early, "all")
-        for name, calls in seen.items():
-            if len(calls) > 1:
-                raise RuntimeError(f"layer {name!r} ran {len(calls)} times in one forward pass")
-        output = self._capture.logits()
-        check_exit_targets(targets, output)
+        early_layers = [name for name in self.layers[:-1] if weights[name]]
+
+        calls = ready_features(self._capture, early_layers, "all")
+        for name, outputs in calls.items():
+            if len(outputs) > 1:
+                raise RuntimeError(f"layer {name!r} ran {len(outputs)} times in one forward pass")
+        logits = self._capture.logits()
+        check_exit_targets(targets, logits)
+
         synchronise_gradients(self.parameters())
-        parts = {name: self._early(name, seen[name][0], targets, output) for name in early}
-        parts[self.layers[-1]] = mean_cross_entropy(output, targets)
-        total = torch.stack([weights[k] * part.to(output.device) for k, part in parts.items()])
-        self._latest = {name: (weights[name], part.detach()) for name, part in parts.items()}
-        self.step += self._capture.grad
+        losses = {
+            name: self._early_loss(name, calls[name][0], targets, logits) for name in early_layers
+        }
+        losses[self.last] = mean_cross_entropy(logits, targets)
+        terms = [weights[name] * loss.to(logits.device) for name, loss in losses.items()]
+
+        self._latest = LatestLoss(
+            weights={name: weights[name] for name in losses},
+            losses={name: loss.detach() for name, loss in losses.items()},
+            n_samples=len(targets),
+        )
+        # A loss under `no_grad` is a measurement: schedules do not advance.
+        if self._capture.grad:
+            self.step += 1
         self._capture.use()
-        return total.sum()
+
+        return torch.stack(terms).sum()
 
     def measure(self) -> xr.Dataset:
         """The parts of the latest loss.
 
         Returns:
             Dataset with `loss (layer)`, the mean cross-entropy of each layer, NaN where it was not
-            computed because its weight was 0, and `weight (layer)`.
+            computed because its weight was 0, and `weight (layer)`; `step` is the number of losses
+            made so far. All NaN before the first loss.
         """
-        return parts_of(self.layers, self._latest, self.step, self._root())
+        return losses_dataset(self.layers, self._latest, self.step, self._root())
 
     def parameter_groups(
         self, lr: float, factors: Sequence[float] | None = None
@@ -126,26 +154,35 @@ class Exits(Listener):
         root = self._root()
         if root is None:
             raise RuntimeError("the exits are detached: parameter groups need their model")
-        own = {
+
+        learning_rates = exit_learning_rates(self.layers, lr, factors)
+
+        # The heads, if there are any, belong to all layers but the last.
+        own_parameters = {
             name: list(head.parameters())
             for name, head in zip(self.layers, self.heads, strict=False)
         }
-        return parameter_groups(root, self.layers, self.segments, own, lr, factors)
+        return parameter_groups(root, self.segments, own_parameters, learning_rates)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Beside the heads' weights, a state has the step."""
+        """Return what a state has beside the heads' weights: the step, and whose it is."""
         return {"step": self.step, "layers": self.layers}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Go on from a saved step."""
+        """Go on from a saved step.
+
+        Raises:
+            ValueError: If the state was saved by exits at other layers.
+        """
         if state["layers"] != self.layers:
             raise ValueError(f"`layers`: expected the saved {state['layers']}, got {self.layers}")
         self.step = state["step"]
 
     def __repr__(self) -> str:
-        where = "attached" if self.attached else "detached"
-        table = summarise_exits(self.points, self.weights, own=len(self.heads) > 0)
-        return f"Exits(step={self.step}, {where})\n{table}"
+        status = "attached" if self.attached else "detached"
+        has_own_heads = len(self.heads) > 0
+        table = summarise_exits(self.points, self.weights, has_own_heads=has_own_heads)
+        return f"Exits(step={self.step}, {status})\n{table}"
 
     def logits(self, name: str, hidden: Tensor, *, root: nn.Module | None = None) -> Tensor:
         """The logits of an early exit.
@@ -154,26 +191,44 @@ class Exits(Listener):
             name: One of `layers`, not the last.
             hidden: What the layer of that name yields.
             root: The model, if it is not the one attached to.
+
+        Returns:
+            `(sample, class)` or `(sample, token, class)`, as the model's own.
+
+        Raises:
+            RuntimeError: If the exits are detached, and no model is given.
         """
         model = self._root() if root is None else root
         if model is None:
             raise RuntimeError("the exits are detached: logits need their model")
-        made = self.points[name].head(model, hidden)
-        if not len(self.heads):
-            return made
-        head = self.heads[self.layers.index(name)].to(made.device)
-        result: Tensor = head(made.to(next(head.parameters()).dtype))
-        return result
 
-    def _early(self, name: str, hidden: Tensor, targets: Tensor, output: Tensor) -> Tensor:
+        logits_or_features = self.points[name].head(model, hidden)
+        if not len(self.heads):
+            return logits_or_features
+
+        # An own head follows the features to their device (a model may be spread over several).
+        own_head = self.heads[self.layers.index(name)].to(logits_or_features.device)
+        dtype = next(own_head.parameters()).dtype
+        logits: Tensor = own_head(logits_or_features.to(dtype))
+        return logits
+
+    def _early_loss(
+        self, name: str, hidden: Tensor, targets: Tensor, model_logits: Tensor
+    ) -> Tensor:
         root = self._root()
         assert root is not None
-        way = self.points[name].head.modules
-        with _as_in_the_pass(root, output), unrecorded(root, way):
+
+        shared_modules = self.points[name].head.modules
+        with (
+            _autocast_as_in_the_pass(root, model_logits),
+            keeping_running_statistics(root, shared_modules),
+        ):
             logits = self.logits(name, hidden)
-        if logits.shape != output.shape:
+
+        if logits.shape != model_logits.shape:
             raise RuntimeError(
-                f"layer {name!r} gave logits {tuple(logits.shape)}, the model {tuple(output.shape)}"
+                f"layer {name!r} gave logits {tuple(logits.shape)}, the model "
+                f"{tuple(model_logits.shape)}"
             )
         return mean_cross_entropy(logits, targets)
 
@@ -190,10 +245,17 @@ class Exits(Listener):
         return ExitCapture()
 
 
-def _as_in_the_pass(root: nn.Module, output: Tensor) -> AbstractContextManager[Any]:
-    """Autocast as the model's own head ran: half logits from other weights tell."""
-    kind, half = output.device.type, output.dtype in (torch.float16, torch.bfloat16)
-    if not torch.amp.is_autocast_available(kind):
+def _autocast_as_in_the_pass(root: nn.Module, model_logits: Tensor) -> AbstractContextManager[Any]:
+    """Run the exit's head under autocast if the model's own head was, and only then.
+
+    The loss is often taken outside of the autocast block that the pass was in. What tells is the
+    dtype of the logits: half precision, though no parameter has that dtype.
+    """
+    device_type = model_logits.device.type
+    if not torch.amp.is_autocast_available(device_type):
         return nullcontext()
-    mixed = half and all(p.dtype != output.dtype for p in root.parameters())
-    return torch.autocast(kind, dtype=output.dtype if mixed else None, enabled=mixed)
+
+    is_half = model_logits.dtype in (torch.float16, torch.bfloat16)
+    is_mixed = is_half and all(p.dtype != model_logits.dtype for p in root.parameters())
+    dtype = model_logits.dtype if is_mixed else None
+    return torch.autocast(device_type, dtype=dtype, enabled=is_mixed)

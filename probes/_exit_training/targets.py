@@ -1,41 +1,84 @@
+"""Which logits and targets an exit takes, and the loss between them.
+
+Logits are `(sample, class)` for a classifier and `(sample, token, class)` for a language model; a
+"place" is what has one target: a sample or a token.
+"""
+
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
-IGNORED = -100  # as in torch and transformers: a target that does not count
+from resonance_toolkit import IGNORED_TARGET, dtype_name, logits_of
+
+
+def exit_logits(output: Any) -> Tensor:
+    """Find the logits in a model's output, and refuse those that exits cannot use.
+
+    Raises:
+        ValueError: If there are none `(sample, class)` or `(sample, token, class)`.
+    """
+    logits = logits_of(output)
+
+    if logits.dim() not in (2, 3) or not logits.is_floating_point():
+        raise ValueError(
+            "`model`: expected logits (sample, class) or (sample, token, class), got shape "
+            f"{tuple(logits.shape)} of {dtype_name(logits.dtype)}"
+        )
+    return logits
 
 
 def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
-    """Refuse targets that do not fit the logits `(sample, class)` or `(sample, token, class)`."""
+    """Refuse targets that do not fit the logits.
+
+    Raises:
+        TypeError: If they are no tensor.
+        ValueError: If their shape or values do not fit, or none of them counts.
+    """
     if not isinstance(targets, Tensor):
         raise TypeError(f"`targets`: expected a tensor, got {type(targets).__name__}")
-    *places, classes = logits.shape
-    soft = targets.is_floating_point()
-    wanted = tuple(logits.shape) if soft and logits.dim() == 2 else tuple(places)
-    if tuple(targets.shape) != wanted or (soft and logits.dim() == 3):
-        kind = "floating" if soft else "whole"
+
+    *places, n_classes = logits.shape
+    is_soft = targets.is_floating_point()
+    is_classifier = logits.dim() == 2
+
+    # Soft targets are distributions over classes, which a classifier may be given, but no text.
+    expected_shape = tuple(logits.shape) if is_soft and is_classifier else tuple(places)
+    if tuple(targets.shape) != expected_shape or (is_soft and not is_classifier):
+        kind = "floating" if is_soft else "whole"
         raise ValueError(
             f"`targets`: expected indices {tuple(places)} for logits {tuple(logits.shape)}, got "
             f"shape {tuple(targets.shape)} of {kind} numbers"
         )
     if targets.numel() == 0:
         raise ValueError("`targets`: expected at least one, got an empty batch")
+
     # On an accelerator a look at the values would wait for the device at every step.
-    if not soft and targets.device.type == "cpu":
-        kept = targets[targets != IGNORED]
-        if not len(kept):
-            raise ValueError(f"`targets`: expected one that counts, all are {IGNORED}")
-        low, high = int(kept.min()), int(kept.max())
-        if low < 0 or high >= classes:
-            raise ValueError(
-                f"`targets`: expected indices 0 to {classes - 1} (or {IGNORED}, which does not "
-                f"count), got {low} to {high}"
-            )
+    if not is_soft and targets.device.type == "cpu":
+        _check_class_indices(targets, n_classes)
+
+
+def _check_class_indices(targets: Tensor, n_classes: int) -> None:
+    counting = targets[targets != IGNORED_TARGET]
+    if not len(counting):
+        raise ValueError(f"`targets`: expected one that counts, all are {IGNORED_TARGET}")
+
+    lowest = int(counting.min())
+    highest = int(counting.max())
+    if lowest < 0 or highest >= n_classes:
+        raise ValueError(
+            f"`targets`: expected indices 0 to {n_classes - 1} (or {IGNORED_TARGET}, which does "
+            f"not count), got {lowest} to {highest}"
+        )
 
 
 def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean over all places whose target counts, in float32 at least."""
+    """Return the mean over all places whose target counts, in float32 at least."""
     rows = logits.flatten(0, -2)
-    rows = rows.float() if rows.itemsize < 4 else rows
+    if rows.itemsize < 4:
+        rows = rows.float()
+
     if targets.is_floating_point():
         return F.cross_entropy(rows, targets.to(rows))
-    return F.cross_entropy(rows, targets.to(rows.device).long().flatten(), ignore_index=IGNORED)
+    indices = targets.to(rows.device).long().flatten()
+    return F.cross_entropy(rows, indices, ignore_index=IGNORED_TARGET)

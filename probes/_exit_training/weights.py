@@ -4,15 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 from probes import weightings
 from probes.schedules import Schedule
 from probes.weightings import Weighting
 
-Weights = str | Sequence[float | Schedule] | Weighting
+WeightingName = Literal["standard", "deep_supervision", "auxiliary"]
+Weights = WeightingName | Sequence[float | Schedule] | Weighting
 
-_PRESETS: dict[str, Weighting] = {
+_WEIGHTINGS_BY_NAME: dict[str, Weighting] = {
     "standard": weightings.standard,
     "deep_supervision": weightings.deep_supervision,
     "auxiliary": weightings.auxiliary,
@@ -20,35 +21,38 @@ _PRESETS: dict[str, Weighting] = {
 
 
 def resolve_weights(weights: Any, layers: Sequence[str]) -> Weighting:
-    """The weighting that `weights` means, tried out at step 0.
+    """Turn the user's `weights` into a weighting, and try it out at step 0.
 
     Raises:
         ValueError: If the weights are not one per layer, finite and at least 0, with one above 0.
         TypeError: If `weights` is nothing of the kind.
     """
+    weighting: Weighting
     if isinstance(weights, str):
-        if weights not in _PRESETS:
-            known = ", ".join(_PRESETS)
+        if weights not in _WEIGHTINGS_BY_NAME:
+            names = ", ".join(_WEIGHTINGS_BY_NAME)
             raise ValueError(
-                f"`weights`: expected one of {known}, numbers or a weighting of "
+                f"`weights`: expected one of {names}, numbers or a weighting of "
                 f"probes.weightings, got {weights!r}"
             )
-        found = _PRESETS[weights]
+        weighting = _WEIGHTINGS_BY_NAME[weights]
     elif callable(weights):
-        found = weights
+        weighting = weights
     elif isinstance(weights, Sequence):
-        found = _Each(tuple(weights))
+        weighting = _FixedWeights(tuple(weights))
     else:
         raise TypeError(
             f"`weights`: expected numbers, a name or a weighting, got {type(weights).__name__}"
         )
-    weights_at(found, layers, 0)
-    return found
+
+    weights_at(weighting, layers, 0)
+    return weighting
 
 
 def weights_at(weighting: Weighting, layers: Sequence[str], step: int) -> tuple[float, ...]:
-    """The weights at a step, checked: a weighting may be the user's code."""
+    """Return the weights at a step, checked: a weighting may be the user's code."""
     values = tuple(weighting(len(layers), step))
+
     if len(values) != len(layers):
         raise ValueError(
             f"`weights`: expected one for each of {', '.join(layers)}, got {len(values)}"
@@ -60,12 +64,15 @@ def weights_at(weighting: Weighting, layers: Sequence[str], step: int) -> tuple[
             raise ValueError(f"`weights`: expected finite numbers of at least 0, got {value!r}")
     if not any(values):
         raise ValueError(f"`weights`: expected one above 0 at least, got {values} at step {step}")
+
     return tuple(float(value) for value in values)
 
 
 @dataclass(frozen=True)
-class _Each:
+class _FixedWeights:
+    """One number or schedule for each layer, as the user listed them."""
+
     values: tuple[float | Schedule, ...]
 
     def __call__(self, layers: int, step: int) -> tuple[float, ...]:
-        return tuple(v(step) if callable(v) else v for v in self.values)
+        return tuple(value(step) if callable(value) else value for value in self.values)

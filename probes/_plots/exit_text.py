@@ -1,13 +1,22 @@
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
-from matplotlib.axes import Axes
 
-from probes._plots.letters import letters
+from probes._plots.letters import spread_over_letters
+from resonance_toolkit import new_axes
 
-WRONG = "#c00000"
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
+
+    from probes._plots.letters import Letters
+
+_WRONG_COLOUR = "#c00000"
 
 
 def plot_exit_text(
@@ -33,45 +42,35 @@ def plot_exit_text(
     Raises:
         ValueError: If `exits` is none of these, or `text` has another length.
     """
-    found = letters(exits, text)
+    from matplotlib.colors import ListedColormap
+
+    letters = spread_over_letters(exits, text)
+    n_letters = len(letters.letters)
     if width < 1:
         raise ValueError(f"`width`: expected at least 1, got {width}")
-    rows = -(-len(found.letters) // width)
+
+    rows = -(-n_letters // width)
+    columns = min(width, n_letters)
     if ax is None:
-        import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
+        # Inches for a letter of 8 points, and room for the legend above.
+        ax = new_axes(figsize=(0.115 * columns + 0.4, 0.23 * rows + 0.9))
 
-        size = (0.115 * min(width, len(found.letters)) + 0.4, 0.23 * rows + 0.9)
-        _, ax = plt.subplots(figsize=size, layout="constrained")
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
-    colours = found.colours
+    # The text in lines of `width`, the last one filled up with nothing.
     board = np.full(rows * width, np.nan)
-    board[: len(found.letters)] = found.exits
+    board[:n_letters] = letters.exits
     ax.imshow(
         np.ma.masked_invalid(board.reshape(rows, width)),
-        cmap=ListedColormap(colours),
+        cmap=ListedColormap(letters.colours),
         vmin=-0.5,
-        vmax=len(colours) - 0.5,
+        vmax=len(letters.colours) - 0.5,
         aspect="auto",
         interpolation="nearest",
     )
-    settings: dict[str, Any] = {"family": "monospace", "fontsize": 8, "ha": "center"} | style
-    for i, letter in enumerate(found.letters):
-        row, column = divmod(i, width)
-        colour = {"color": WRONG, "weight": "bold"} if found.wrong[i] else {}
-        ax.text(column, row, letter, va="center_baseline", **settings | colour)
-        if found.wrong[i]:
-            ax.plot([column - 0.35, column + 0.35], [row + 0.42] * 2, color=WRONG, linewidth=0.8)
-    ax.set(xticks=[], yticks=[], xlim=(-0.5, min(width, len(found.letters)) - 0.5))
+    _write_letters(ax, letters, width, style)
+
+    ax.set(xticks=[], yticks=[], xlim=(-0.5, columns - 0.5))
     ax.spines[:].set_visible(False)
-    shares = [np.mean(found.exits == i) for i in range(len(found.labels))]
-    patches = [
-        Patch(color=colour, label=f"{label}: {share:.0%}")
-        for colour, label, share in zip(colours, found.labels, shares, strict=True)
-    ]
-    if found.knows:
-        patches.append(Patch(color=WRONG, label=f"wrong: {found.wrong.mean():.0%}"))
+    patches = _legend_patches(letters)
     ax.legend(
         handles=patches,
         loc="lower left",
@@ -81,3 +80,29 @@ def plot_exit_text(
         fontsize="small",
     )
     return ax
+
+
+def _write_letters(ax: Axes, letters: Letters, width: int, style: dict[str, Any]) -> None:
+    look: dict[str, Any] = {"family": "monospace", "fontsize": 8, "ha": "center"} | style
+
+    for i, letter in enumerate(letters.letters):
+        row, column = divmod(i, width)
+        emphasis = {"color": _WRONG_COLOUR, "weight": "bold"} if letters.is_wrong[i] else {}
+        ax.text(column, row, letter, va="center_baseline", **look | emphasis)
+
+        # Underlined as well: a wrong space would not show in red, and some readers see no red.
+        if letters.is_wrong[i]:
+            line = [column - 0.35, column + 0.35]
+            ax.plot(line, [row + 0.42] * 2, color=_WRONG_COLOUR, linewidth=0.8)
+
+
+def _legend_patches(letters: Letters) -> list[Patch]:
+    from matplotlib.patches import Patch
+
+    patches = []
+    for i, (colour, label) in enumerate(zip(letters.colours, letters.labels, strict=True)):
+        share = np.mean(letters.exits == i)
+        patches.append(Patch(color=colour, label=f"{label}: {share:.0%}"))
+    if letters.has_truth:
+        patches.append(Patch(color=_WRONG_COLOUR, label=f"wrong: {letters.is_wrong.mean():.0%}"))
+    return patches

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import xarray as xr
 
-from probes._plots.letters import letters
+from probes._plots.letters import Letters, spread_over_letters
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>@TITLE@</title>
@@ -36,25 +36,50 @@ def html_exit_text(
     Raises:
         ValueError: If `exits` is none of these, or `text` has another length.
     """
-    found = letters(exits, text)
-    styles = "".join(f"  .e{i} {{ background: {v} }}\n" for i, v in enumerate(found.colours))
-    legend = [f'<span class="e{i}">{html.escape(v)}</span>' for i, v in enumerate(found.labels)]
-    if found.knows:
+    letters = spread_over_letters(exits, text)
+
+    colours = "".join(
+        f"  .e{i} {{ background: {colour} }}\n" for i, colour in enumerate(letters.colours)
+    )
+    legend = [
+        f'<span class="e{i}">{html.escape(label)}</span>' for i, label in enumerate(letters.labels)
+    ]
+    if letters.has_truth:
         legend.append('<span class="w">wrong</span>')
-    sure = exits["confidence"].values if "confidence" in exits else None
-    body = []
-    for letter, exit_, wrong, token in zip(
-        found.letters, found.exits, found.wrong, found.token, strict=True
-    ):
-        words = found.labels[exit_] + (
-            f", confidence {sure[token]:.3f}" if sure is not None else ""
-        )
-        words += (", wrong" if wrong else ", right") if found.knows else ""
-        shown = html.escape(letter.replace(r"\$", "$"))
-        shown += "\n" if letter == "\u21b5" else ""
-        body.append(f'<span class="e{exit_}{" w" if wrong else ""}" title="{words}">{shown}</span>')
-    parts = {"TITLE": html.escape(title), "STYLES": styles, "LEGEND": " ".join(legend)}
+
+    confidence = exits["confidence"].values if "confidence" in exits else None
+    spans = []
+    for i in range(len(letters.letters)):
+        token_confidence = None if confidence is None else confidence[letters.token[i]]
+        spans.append(_letter_as_html(letters, i, token_confidence))
+
     page = _PAGE
-    for name, value in (parts | {"TEXT": "".join(body)}).items():
+    parts = {
+        "TITLE": html.escape(title),
+        "STYLES": colours,
+        "LEGEND": " ".join(legend),
+        "TEXT": "".join(spans),
+    }
+    for name, value in parts.items():
         page = page.replace(f"@{name}@", value)
     return page
+
+
+def _letter_as_html(letters: Letters, i: int, confidence: float | None) -> str:
+    exit_number = letters.exits[i]
+    is_wrong = letters.is_wrong[i]
+
+    tooltip = letters.labels[exit_number]
+    if confidence is not None:
+        tooltip += f", confidence {confidence:.3f}"
+    if letters.has_truth:
+        tooltip += ", wrong" if is_wrong else ", right"
+
+    # A page needs no escaped dollar, but a line break after the sign for one.
+    sign = letters.letters[i]
+    shown = html.escape(sign.replace(r"\$", "$"))
+    if sign == "\u21b5":
+        shown += "\n"
+
+    classes = f"e{exit_number}{' w' if is_wrong else ''}"
+    return f'<span class="{classes}" title="{tooltip}">{shown}</span>'

@@ -1,19 +1,28 @@
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-_RARE = 0.01  # of the tokens
-_WANTED = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
+from resonance_toolkit import check_choice, new_axes
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from probes._exit_analysis.reliability import Event
+    from probes._exit_analysis.token_statistics import Measure
+
+_RARE_SHARE = 0.01  # of the tokens: the frequency of a bin with fewer is mostly noise
+_VARIABLES = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
 
 
 def plot_reliability(
     reliability: xr.Dataset,
     *,
-    measure: str = "max softmax",
-    event: str = "correct",
+    measure: Measure = "max softmax",
+    event: Event = "correct",
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
@@ -26,7 +35,8 @@ def plot_reliability(
 
     Args:
         reliability: Made by `exit_reliability` or `exits`. A dimension `seed` is averaged over.
-        measure: Which confidence measure.
+        measure: Which confidence measure: `"max softmax"`, `"margin"`, `"entropy"`, `"cosine"` or
+            `"patience"`.
         event: `"correct"`, `"agrees"` or `"as good"`.
         ax: Where to draw.
         style: For the curves, as `Axes.errorbar` takes it.
@@ -37,37 +47,18 @@ def plot_reliability(
     Raises:
         ValueError: If `reliability` is something else, or has no such measure or event.
     """
-    missing = [name for name in _WANTED if name not in reliability]
-    if missing:
-        raise ValueError(
-            "`reliability`: expected a Dataset made by probes.exit_reliability, got none with "
-            f"{', '.join(missing)}"
-        )
-    for name, value in (("measure", measure), ("event", event)):
-        known = [str(v) for v in reliability[name].values]
-        if value not in known:
-            raise ValueError(f"`{name}`: expected one of {', '.join(known)}, got {value!r}")
-    part = reliability[list(_WANTED)].sel(measure=measure, event=event)
-    part = part.mean("seed") if "seed" in part.dims else part
-    place: dict[str, Any] = {"loc": "best"}
-    if ax is None:
-        import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
+    curves = _select_curves(reliability, measure, event)
 
-        _, ax = plt.subplots(figsize=(5.2, 6.2), layout="constrained")
+    legend_place: dict[str, Any] = {"loc": "best"}
+    if ax is None:
+        ax = new_axes(figsize=(5.2, 6.2))
         # Below, so that it hides nothing; beside other axes there may be no room.
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "frameon": False}
+        legend_place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "frameon": False}
+
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="confidence is frequency")
-    for i, layer in enumerate(part["layer"].values):
-        row = part.sel(layer=layer)
-        x, y, share = (row[name].values for name in ("mean_confidence", "frequency", "share"))
-        label = f"{layer}: ECE {float(row['ece']):.3f}, AUROC {float(row['auroc']):.2f}"
-        look: dict[str, Any] = {"color": f"C{i}", "linewidth": 1.2, "label": label} | style
-        rare = ~(share >= _RARE)
-        for pale in (False, True):
-            shown = np.where(rare == pale, y, np.nan)
-            faint = {"alpha": 0.25, "linestyle": "", "marker": ".", "label": None} if pale else {}
-            ax.errorbar(x, shown, row["frequency_se"].values, **look | faint)
-        ax.scatter(x, y, 300 * np.nan_to_num(share), color=look["color"], alpha=0.4)
+    for i, layer in enumerate(curves["layer"].values):
+        _draw_curve(ax, curves.sel(layer=layer), f"C{i}", style)
+
     ax.set(
         xlabel=f"confidence ({measure}), mean of a bin",
         ylabel=f"share of the bin's tokens: {event}",
@@ -77,14 +68,49 @@ def plot_reliability(
     )
     ax.grid(alpha=0.3)
     handles, _ = ax.get_legend_handles_labels()
-    ax.legend(handles=[*handles, *_in_grey()], fontsize="small", **place)
+    ax.legend(handles=[*handles, *_legend_of_marks()], fontsize="small", **legend_place)
     return ax
 
 
-def _in_grey() -> list[Line2D]:
-    """What the marks of all colours mean, for the legend."""
+def _select_curves(reliability: xr.Dataset, measure: str, event: str) -> xr.Dataset:
+    missing = [name for name in _VARIABLES if name not in reliability]
+    if missing:
+        raise ValueError(
+            "`reliability`: expected a Dataset made by probes.exit_reliability, got none with "
+            f"{', '.join(missing)}"
+        )
+    check_choice("measure", measure, [str(name) for name in reliability["measure"].values])
+    check_choice("event", event, [str(name) for name in reliability["event"].values])
+
+    curves = reliability[list(_VARIABLES)].sel(measure=measure, event=event)
+    return curves.mean("seed") if "seed" in curves.dims else curves
+
+
+def _draw_curve(ax: Axes, curve: xr.Dataset, colour: str, style: dict[str, Any]) -> None:
+    confidence = curve["mean_confidence"].values
+    frequency = curve["frequency"].values
+    error = curve["frequency_se"].values
+    share = curve["share"].values
+
+    label = f"{curve['layer'].item()}: ECE {float(curve['ece']):.3f}, "
+    label += f"AUROC {float(curve['auroc']):.2f}"
+    look: dict[str, Any] = {"color": colour, "linewidth": 1.2, "label": label} | style
+    pale_look = look | {"alpha": 0.25, "linestyle": "", "marker": ".", "label": None}
+
+    # Two curves with gaps, so that rare bins are neither strong nor joined; an empty bin has a
+    # share of 0, an undefined measure one of NaN: both count as rare.
+    is_rare = ~(share >= _RARE_SHARE)
+    ax.errorbar(confidence, np.where(is_rare, np.nan, frequency), error, **look)
+    ax.errorbar(confidence, np.where(is_rare, frequency, np.nan), error, **pale_look)
+    ax.scatter(confidence, frequency, 300 * np.nan_to_num(share), color=look["color"], alpha=0.4)
+
+
+def _legend_of_marks() -> list[Line2D]:
+    """Explain in grey what the marks of all colours mean."""
+    from matplotlib.lines import Line2D
+
     look: dict[str, Any] = {"color": "0.4", "linestyle": ""}
-    rare = f"pale: a bin with less than {_RARE:.0%} of all tokens"
+    rare = f"pale: a bin with less than {_RARE_SHARE:.0%} of all tokens"
     return [
         Line2D([], [], marker="|", markersize=10, label="bar: standard error", **look),
         Line2D([], [], marker="o", alpha=0.4, label="area of a dot: share of all tokens", **look),

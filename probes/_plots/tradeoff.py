@@ -1,19 +1,31 @@
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-_WANTED = ("perplexity", "random_perplexity", "fixed_perplexity", "oracle_perplexity", "shallow")
+from resonance_toolkit import check_choice, new_axes
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from probes._exit_analysis.token_statistics import Measure
+
+ComputeVariable = Literal["compute_with_head", "compute"]
+
+# For each horizontal axis, the variable that holds the same for a fixed depth.
+_FIXED_COMPUTE = {"compute_with_head": "fixed_compute_with_head", "compute": "depth"}
+_VARIABLES = ("perplexity", "random_perplexity", "fixed_perplexity", "oracle_perplexity", "shallow")
 
 
 def plot_tradeoff(
     routes: xr.Dataset,
     *,
-    measure: str = "max softmax",
+    measure: Measure = "max softmax",
     exit: str | None = None,
-    compute: str = "compute_with_head",
+    compute: ComputeVariable = "compute_with_head",
     hue: str | None = None,
     ax: Axes | None = None,
     **style: Any,
@@ -27,7 +39,8 @@ def plot_tradeoff(
     Args:
         routes: Made by `route_exits` or `exits`. Along a dimension `seed`, thin curves
             are the seeds and thick ones their mean.
-        measure: Which confidence measure.
+        measure: Which confidence measure: `"max softmax"`, `"margin"`, `"entropy"`, `"cosine"` or
+            `"patience"`.
         exit: Which exit is opened; the first if not given.
         compute: The horizontal axis: `"compute_with_head"` or `"compute"`, layers alone.
         hue: A further dimension that tells curves apart by colour.
@@ -40,53 +53,75 @@ def plot_tradeoff(
     Raises:
         ValueError: If `routes` is something else, or has a dimension that is neither.
     """
-    chosen = _chosen(routes, measure, exit, compute, hue)
+    curves = _select_curves(routes, measure, exit, compute, hue)
     if ax is None:
-        import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
+        ax = new_axes(figsize=(6.4, 4.4))
 
-        _, ax = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
-    groups = [None] if hue is None else list(chosen[hue].values)
-    routed = []
+    routed_lines = []
+    groups = [None] if hue is None else list(curves[hue].values)
     for i, group in enumerate(groups):
-        part = chosen if hue is None else chosen.sel({hue: group})
-        name = "" if group is None else f"{group}: "
-        routed.append(_draw(ax, part, compute, f"C{i}", name, style))
+        group_curves = curves if hue is None else curves.sel({hue: group})
+        prefix = "" if group is None else f"{group}: "
+        routed_lines.append(_draw_group(ax, group_curves, compute, f"C{i}", prefix, style))
+
     ax.set(
         xlabel=str(routes[compute].attrs.get("long_name", compute)),
         ylabel="perplexity",
     )
     ax.grid(alpha=0.3)
-    ax.legend(handles=None if hue is None else [*routed, *_in_grey()], fontsize="small")
+
+    # With a hue, each colour is named once, and what all colours share once in grey.
+    handles = None if hue is None else [*routed_lines, *_legend_of_references()]
+    ax.legend(handles=handles, fontsize="small")
     return ax
 
 
-def _draw(
-    ax: Axes, part: xr.Dataset, compute: str, colour: str, name: str, style: dict[str, Any]
+def _draw_group(
+    ax: Axes, curves: xr.Dataset, compute: str, colour: str, prefix: str, style: dict[str, Any]
 ) -> Line2D:
-    """One group of curves; the routed one is returned."""
-    mean = part.mean("seed") if "seed" in part.dims else part
-    curves = {"perplexity": ("-", "routed by confidence"), "random_perplexity": ("--", "at random")}
-    drawn = []
-    for variable, (line, words) in curves.items():
-        if "seed" in part.dims:
-            for seed in range(part.sizes["seed"]):
-                one = part.isel(seed=seed)
-                x, y = _sorted(one[compute].values, one[variable].values)
-                ax.plot(x, y, line, color=colour, alpha=0.25, linewidth=0.7)
-        look = {"color": colour, "marker": "o" if line == "-" else "", "markersize": 4}
-        x, y = _sorted(mean[compute].values, mean[variable].values)
-        more = style if line == "-" else {}
-        drawn += ax.plot(x, y, line, **{**look, "label": f"{name}{words}", **more})
-    where = "fixed_compute_with_head" if compute == "compute_with_head" else "depth"
-    fixed = f"{name}fixed depth"
-    ax.plot(mean[where], mean["fixed_perplexity"], "s", color=colour, mfc="none", label=fixed)
+    """Draw the curves of one colour, and return the routed one."""
+    look = {"color": colour, "markersize": 4}
+    routed_look = look | {"marker": "o", "label": f"{prefix}routed by confidence"} | style
+    random_look = look | {"marker": "", "label": f"{prefix}at random"}
+    routed_line = _draw_curve(ax, curves[[compute, "perplexity"]], "-", colour, routed_look)
+    _draw_curve(ax, curves[[compute, "random_perplexity"]], "--", colour, random_look)
+
+    mean = _mean_over_seeds(curves)
+    ax.plot(
+        mean[_FIXED_COMPUTE[compute]],
+        mean["fixed_perplexity"],
+        "s",
+        color=colour,
+        mfc="none",
+        label=f"{prefix}fixed depth",
+    )
     oracle = float(mean["oracle_perplexity"])
-    ax.axhline(oracle, color=colour, linestyle=":", linewidth=1, label=f"{name}oracle")
-    return drawn[0]
+    ax.axhline(oracle, color=colour, linestyle=":", linewidth=1, label=f"{prefix}oracle")
+    return routed_line
 
 
-def _in_grey() -> list[Line2D]:
-    """What the curves of all colours have in common, for the legend."""
+def _draw_curve(
+    ax: Axes, curves: xr.Dataset, line: str, colour: str, look: dict[str, Any]
+) -> Line2D:
+    """Draw the second variable against the first: thin for each seed, thick for their mean."""
+    x_name, y_name = curves.data_vars
+
+    if "seed" in curves.dims:
+        for seed in range(curves.sizes["seed"]):
+            of_seed = curves.isel(seed=seed)
+            x, y = _sort_by_x(of_seed[x_name].values, of_seed[y_name].values)
+            ax.plot(x, y, line, color=colour, alpha=0.25, linewidth=0.7)
+
+    mean = _mean_over_seeds(curves)
+    x, y = _sort_by_x(mean[x_name].values, mean[y_name].values)
+    (mean_line,) = ax.plot(x, y, line, **look)
+    return mean_line
+
+
+def _legend_of_references() -> list[Line2D]:
+    """Explain in grey what the curves of all colours have in common."""
+    from matplotlib.lines import Line2D
+
     return [
         Line2D([], [], color="0.4", linestyle="--", label="at random"),
         Line2D([], [], color="0.4", linestyle="", marker="s", mfc="none", label="fixed depth"),
@@ -94,33 +129,40 @@ def _in_grey() -> list[Line2D]:
     ]
 
 
-def _sorted(x: Any, y: Any) -> tuple[Any, Any]:
+def _mean_over_seeds(curves: xr.Dataset) -> xr.Dataset:
+    return curves.mean("seed") if "seed" in curves.dims else curves
+
+
+def _sort_by_x(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(x, kind="stable")
     return x[order], y[order]
 
 
-def _chosen(
+def _select_curves(
     routes: xr.Dataset, measure: str, exit: str | None, compute: str, hue: str | None
 ) -> xr.Dataset:
-    missing = [name for name in (*_WANTED, compute) if name not in routes]
-    if missing or compute not in ("compute", "compute_with_head"):
+    missing = [name for name in (*_VARIABLES, compute) if name not in routes]
+    if missing or compute not in _FIXED_COMPUTE:
         raise ValueError(
             "`routes`: expected a Dataset made by probes.route_exits, and `compute` as one of its "
             f"two kinds, got {compute!r} and no {', '.join(missing) or 'such kind'}"
         )
+
+    # What tells curves apart by colour is not selected; nor is what the caller has selected.
+    selection = {}
     exit = str(routes["exit"].values[0]) if exit is None else exit
     for name, value in (("measure", measure), ("exit", exit)):
-        known = [str(v) for v in np.atleast_1d(routes[name].values)]
-        if name != hue and value not in known:
-            raise ValueError(f"`{name}`: expected one of {', '.join(known)}, got {value!r}")
-    picks = {"measure": measure, "exit": exit}
-    picks = {k: v for k, v in picks.items() if k != hue and k in routes.dims}
-    extent = "fixed_compute_with_head" if compute == "compute_with_head" else "depth"
-    chosen = routes[[*_WANTED, compute, extent]].sel(picks)
-    others = set(chosen.dims) - {"threshold", "layer", "seed", hue}
-    if others or (hue is not None and hue not in chosen.dims):
+        if name == hue:
+            continue
+        check_choice(name, value, [str(choice) for choice in np.atleast_1d(routes[name].values)])
+        if name in routes.dims:
+            selection[name] = value
+    curves = routes[[*_VARIABLES, compute, _FIXED_COMPUTE[compute]]].sel(selection)
+
+    other_dims = set(curves.dims) - {"threshold", "layer", "seed", hue}
+    if other_dims or (hue is not None and hue not in curves.dims):
         raise ValueError(
             f"`hue`: expected one dimension beside threshold, layer and seed, got {hue!r} for "
-            f"{', '.join(sorted(map(str, others))) or 'none'}"
+            f"{', '.join(sorted(map(str, other_dims))) or 'none'}"
         )
-    return chosen
+    return curves

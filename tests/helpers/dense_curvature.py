@@ -14,32 +14,41 @@ def make(dtype=torch.float64):
     return model, (x, torch.arange(20) % 4)
 
 
-def flat_call(model, vector, x):
-    weights, start = {}, 0
-    for name, p in model.named_parameters():
-        weights[name] = vector[start : start + p.numel()].view_as(p)
-        start += p.numel()
+def call_with_flat_weights(model, vector, x):
+    """The outputs of a model whose parameters are the pieces of one vector."""
+    weights = {}
+    start = 0
+    for name, parameter in model.named_parameters():
+        weights[name] = vector[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
     return functional_call(model, weights, (x,))
 
 
-def weights_of(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+def flat_weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def dense_hessian(model, data):
-    def loss(vector):
-        return F.cross_entropy(flat_call(model, vector, data[0]), data[1])
+    x, y = data
 
-    return hessian(loss, weights_of(model)).numpy()
+    def loss(vector):
+        return F.cross_entropy(call_with_flat_weights(model, vector, x), y)
+
+    return hessian(loss, flat_weights(model)).numpy()
 
 
 def dense_gauss_newton(model, data):
     x, y = data
-    weights = weights_of(model)
-    slopes = jacobian(lambda vector: flat_call(model, vector, x), weights)
+    jacobians = jacobian(
+        lambda vector: call_with_flat_weights(model, vector, x), flat_weights(model)
+    )
+
+    # One sample at a time: J' (d^2 loss / d outputs^2) J, then the mean.
     total = 0
     for i in range(len(x)):
         outputs = model(x[i]).detach()
-        curve = hessian(lambda out, i=i: F.cross_entropy(out[None], y[i : i + 1]), outputs)
-        total = total + slopes[i].T @ curve @ slopes[i] / len(x)
+        output_hessian = hessian(
+            lambda logits, i=i: F.cross_entropy(logits[None], y[i : i + 1]), outputs
+        )
+        total = total + jacobians[i].T @ output_hessian @ jacobians[i] / len(x)
     return total.detach().numpy()

@@ -13,11 +13,13 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.mix, self.norm = nn.Linear(width, width), nn.RMSNorm(width)
+        self.mix = nn.Linear(width, width)
+        self.norm = nn.RMSNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        before = x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
-        return self.norm(x + self.mix(before).tanh())
+        counts = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        running_mean = x.cumsum(1) / counts
+        return self.norm(x + self.mix(running_mean).tanh())
 
 
 class TextModel(nn.Module):
@@ -49,12 +51,18 @@ def text(samples=7, tokens=9, seed=0, classes=VOCABULARY) -> tuple[Tensor, Tenso
 
 
 def gpt2(seed=0, layers=3) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel  # here: ranks start faster without
+    # Here, since ranks start faster without.
+    from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(seed)
-    ends = {"bos_token_id": None, "eos_token_id": None}
     config = GPT2Config(
-        n_layer=layers, n_embd=16, n_head=2, vocab_size=VOCABULARY, n_positions=32, **ends
+        n_layer=layers,
+        n_embd=16,
+        n_head=2,
+        vocab_size=VOCABULARY,
+        n_positions=32,
+        bos_token_id=None,
+        eos_token_id=None,
     )
     return GPT2LMHeadModel(config)
 
@@ -70,16 +78,21 @@ def vit(seed=0, **options) -> nn.Module:
 def images(samples=6, seed=0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 5, (samples,), generator=generator)
-    return torch.randn(samples, 3, 16, 16, generator=generator), y
+    x = torch.randn(samples, 3, 16, 16, generator=generator)
+    return x, y
 
 
 def by_hand(model, ids, y, weights, head=None):
     """The objective without hooks: the model's forward written out once more."""
-    x, total = model.drop(model.embed(ids)), 0.0
+    head = head or model.head
+    x = model.drop(model.embed(ids))
+    total = 0.0
+
     for block, weight in zip(model.blocks, weights, strict=True):
         x = block(x)
-        logits = (head or model.head)(x)
+        logits = head(x)
         total = total + weight * F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
     return total
 
 

@@ -9,7 +9,8 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.first = nn.LayerNorm(width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.first = nn.Linear(width, width)
         self.second = nn.Linear(width, width)
 
     def forward(self, h: Tensor) -> Tensor:
@@ -23,7 +24,8 @@ class ResMLP(nn.Module):
         super().__init__()
         self.embed = nn.Linear(features, width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x.flatten(1))
@@ -37,13 +39,17 @@ class Branches(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.left, self.right = nn.Linear(12, 8), nn.Linear(12, 8)
+        self.left = nn.Linear(12, 8)
+        self.right = nn.Linear(12, 8)
         self.deep = nn.ModuleDict({"one": nn.Linear(8, 8), "two": nn.Linear(8, 8)})
         self.head = nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        left, right = self.left(x), self.right(x)
-        left += self.deep["one"](right).relu_()  # into a recorded output
+        left = self.left(x)
+        right = self.right(x)
+
+        # In place, so that a recorded output is written into.
+        left += self.deep["one"](right).relu_()
         return self.head(left * self.deep["two"](right).sigmoid())
 
 
@@ -52,12 +58,15 @@ class Whispering(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.second = Noting(12, 8), nn.Linear(8, 8)
+        self.first = Noting(12, 8)
+        self.second = nn.Linear(8, 8)
         self.third = nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.second(self.first(x)).relu()
-        self.first.note = self.first.note + h  # changes what the next reader sees
+
+        # Through an attribute, which no replay of module outputs can see.
+        self.first.note = self.first.note + h
         return self.third(h + self.first.note)
 
 
@@ -72,12 +81,16 @@ class Noting(nn.Linear):
 
 
 def make(build, seed=0, dtype=torch.float32):
+    """Build a model with the weights that belong to a seed."""
     torch.manual_seed(seed)
     return build().to(dtype)
 
 
 def batch(n=10, shape=(12,), classes=5, dtype=torch.float32):
+    """Draw inputs and classes, the same each time."""
     generator = torch.Generator().manual_seed(7)
+
+    # In double precision first, so that every dtype gets the same numbers.
     x = torch.randn(n, *shape, generator=generator, dtype=torch.float64).to(dtype)
     return x, torch.randint(0, classes, (n,), generator=generator)
 
@@ -85,9 +98,10 @@ def batch(n=10, shape=(12,), classes=5, dtype=torch.float32):
 @torch.no_grad()
 def by_hook(model, inputs, block, value):
     """A full forward pass in which a hook replaces the output of one block."""
-    training = model.training
+    was_training = model.training
     model.eval()
     with model.get_submodule(block).register_forward_hook(lambda *_: value.clone()):
         outputs = model(inputs)
-    model.train(training)
+
+    model.train(was_training)
     return outputs

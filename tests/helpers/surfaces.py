@@ -14,30 +14,36 @@ def make_mlp(inputs=40, width=16, classes=3, seed=0, dtype=torch.float64):
 
 
 def make_data(n=30, inputs=40, classes=3, dtype=torch.float64):
-    g = torch.Generator().manual_seed(5)
-    x = torch.randn(n, inputs, generator=g, dtype=dtype)
-    return x, torch.randint(0, classes, (n,), generator=g)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(n, inputs, generator=generator, dtype=dtype)
+    return x, torch.randint(0, classes, (n,), generator=generator)
 
 
-def axes_by_hand(model, names, seed, how="filter"):
+def axes_by_hand(model, names, seed):
     """Gaussian, Gram-Schmidt, then filter by filter, in numpy loops."""
-    weights = {n: dict(model.named_parameters())[n].detach().numpy() for n in names}
-    axes = []
-    for axis in range(2):
-        drawn = {}
-        for name, weight in weights.items():
-            key = hashlib.sha256(f"{seed}/{axis}/{name}".encode()).digest()[:8]
-            g = torch.Generator().manual_seed(int.from_bytes(key, "big") >> 1)
-            numbers = torch.randn(weight.shape, generator=g, dtype=torch.float64)
-            drawn[name] = numbers.half().double().numpy()
-        axes.append(drawn)
-    first = np.concatenate([axes[0][n].ravel() for n in names])
-    second = np.concatenate([axes[1][n].ravel() for n in names])
+    weights = {name: dict(model.named_parameters())[name].detach().numpy() for name in names}
+    axes = [_draw_by_hand(weights, seed, axis) for axis in range(2)]
+
+    first = np.concatenate([axes[0][name].ravel() for name in names])
+    second = np.concatenate([axes[1][name].ravel() for name in names])
     share = first @ second / (first @ first)
+
     for name, weight in weights.items():
         axes[1][name] = axes[1][name] - share * axes[0][name]
-        for drawn in axes:
+        for axis in axes:
             for row in range(len(weight)):
-                scale = np.linalg.norm(weight[row]) / np.linalg.norm(drawn[name][row])
-                drawn[name][row] *= scale
+                axis[name][row] *= np.linalg.norm(weight[row]) / np.linalg.norm(axis[name][row])
     return axes
+
+
+def _draw_by_hand(weights, seed, axis):
+    numbers = {}
+    for name, weight in weights.items():
+        # The seed of a tensor depends on its name: leaving one out changes no other.
+        key = hashlib.sha256(f"{seed}/{axis}/{name}".encode()).digest()[:8]
+        generator = torch.Generator().manual_seed(int.from_bytes(key, "big") >> 1)
+        drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+
+        # Directions are held at half precision.
+        numbers[name] = drawn.half().double().numpy()
+    return numbers

@@ -45,9 +45,16 @@ def test_the_standard_error_of_the_trace_is_honest():
     scores = []
     for seed in range(40):
         found = landscape.curvature(
-            model, data, k=1, samples=20, seed=seed, max_products=3, trace_probes=10,
-            trace_tolerance=0.0, density_runs=0,
-        )  # fmt: skip
+            model,
+            data,
+            k=1,
+            samples=20,
+            seed=seed,
+            max_products=3,
+            trace_probes=10,
+            trace_tolerance=0.0,
+            density_runs=0,
+        )
         scores.append((found["trace"].item() - truth) / found["trace_se"].item())
     # Student's t with 9 degrees of freedom: standard deviation 1.13.
     assert abs(np.mean(scores)) < 0.6
@@ -162,8 +169,9 @@ def test_types_of_parameters_may_differ():
     np.testing.assert_allclose(found["largest"], dense[::-1][:2], rtol=1e-3)
     top, _ = landscape.eigenvectors(model, (x, y), k=2, samples=20, over="**")
     assert (top["0.weight"].dtype, top[f"{len(model) - 1}.weight"].dtype) == (
-        first.weight.dtype, last.weight.dtype,
-    )  # fmt: skip
+        first.weight.dtype,
+        last.weight.dtype,
+    )
     before.remove()
     after.remove()
 

@@ -1,5 +1,6 @@
 """Curvature of other models, streamed over loaders, mapped over planes, and refused."""
 
+import copy
 import weakref
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import landscape
 from tests.helpers.dense_curvature import dense_hessian, make
 from tests.helpers.state import snapshot
+from tests.helpers.surfaces import make_data, make_mlp
 
 
 def test_unused_parameters_are_flat_directions():
@@ -131,6 +133,42 @@ def test_curvature_map_agrees_with_curvature_at_the_centre():
     np.testing.assert_allclose(found["loss"], surface["loss"], rtol=1e-12)
 
 
+def test_curvature_map_measures_every_point_where_the_weights_are():
+    # Enough points and inputs for a grid to let the first layer answer without moving its weights:
+    # here all of them must be there, since they are differentiated.
+    model = make_mlp(inputs=32, width=4)
+    data = make_data(inputs=32)
+    generator = torch.Generator().manual_seed(1)
+    first, second = (
+        {
+            name: torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            for name, p in model.named_parameters()
+        }
+        for _ in range(2)
+    )
+    settings = {"directions": [first, second], "over": "**", "size": 4, "tolerance": 1e-10}
+    mapped = landscape.curvature_map(model, data, max_products=200, **settings)
+
+    moved = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, p in moved.named_parameters():
+            p += first[name] - second[name]
+    values = np.linalg.eigvalsh(dense_hessian(moved, data))
+    corner = mapped.sel(alpha=1, beta=-1)
+    np.testing.assert_allclose(corner["largest"], values[-1], rtol=1e-8)
+    np.testing.assert_allclose(corner["smallest"], values[0], rtol=1e-6)
+
+
+def test_limits_may_be_infinite():
+    model, data = make()
+    settings = {"samples": 20, "k": 1, "trace_probes": 0, "density_runs": 0}
+    expected = landscape.curvature(model, data, **settings)
+    unlimited = landscape.curvature(model, data, memory=float("inf"), **settings)
+    np.testing.assert_array_equal(unlimited["largest"], expected["largest"])
+    rough = landscape.curvature(model, data, tolerance=float("inf"), **settings)
+    assert rough.attrs["products_eigenvalues"] == 2
+
+
 def test_no_curvature_at_all():
     model = nn.Linear(3, 2).double()
     data = torch.randn(4, 3).double(), torch.zeros(4, 2).double()
@@ -148,7 +186,7 @@ def test_no_curvature_at_all():
         ({"trace_tolerance": "a"}, "`trace_tolerance`"),
         ({"memory": -1}, "`memory`"),
         ({"max_products": 0}, "`max_products`"),
-        ({"matrix": "fisher"}, "`matrix`: expected hessian"),
+        ({"matrix": "fisher"}, "`matrix`: expected one of hessian"),
         ({"trace_probes": -1}, "`trace_probes`"),
         ({"over": "nowhere"}, "`over`"),
         (

@@ -38,9 +38,12 @@ class Residual(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.inner = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
-        )  # fmt: skip
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x):
         return (x + self.inner(x)).relu()
@@ -150,9 +153,14 @@ def test_metrics_are_known_where_evaluated_and_nowhere_else():
     torch.manual_seed(0)
     model = mlp(nn.Tanh)
     found = landscape.grid(
-        model, digits(), samples=60, size=31, method="adaptive", tolerance=0.1,
+        model,
+        digits(),
+        samples=60,
+        size=31,
+        method="adaptive",
+        tolerance=0.1,
         metrics={"size": lambda outputs, targets: outputs.abs().mean(1)},
-    )  # fmt: skip
+    )
     assert not found["evaluated"].all()
     np.testing.assert_array_equal(found["size"].notnull(), found["evaluated"])
 

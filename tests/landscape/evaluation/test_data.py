@@ -120,7 +120,7 @@ def test_targets_that_the_loss_leaves_out_are_refused():
 
 
 def test_a_loss_that_weighs_classes_is_the_models_own(monkeypatch):
-    monkeypatch.setattr("landscape._evaluation.calibrate._WORKING_SET", 1)  # else batches of 8
+    monkeypatch.setattr("landscape._evaluation.samples._WORKING_SET", 1)  # else batches of 8
     model, (x, y) = make_mlp(), make_data()
     loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.1]).double())
     own = loss(model.eval()(x), y).item()

@@ -1,12 +1,11 @@
 """Interpolation by radial functions and the estimate of its error, against scipy's."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
+import torch
 from scipy.interpolate import RBFInterpolator
 
-from landscape._evaluation.adaptive import fill_adaptively
+from landscape._evaluation.adaptive import Adaptive
 from landscape._evaluation.interpolate import interpolate
 from landscape._evaluation.points import Run
 
@@ -66,9 +65,9 @@ def test_the_estimate_is_what_scipy_makes_of_the_same_points(tolerance, decides)
         loss = np.exp(x) * np.cos(2 * y) + 0.02 * np.abs(np.sin(6 * (x + y)))
         return np.stack([loss, np.full_like(loss, np.nan), np.full_like(loss, np.nan)], 1)
 
-    run = Run(places, surface, piece=31, checkpoint=None, executor=None, n_values=3)
-    scene = SimpleNamespace(values=["loss", "loss_se", "accuracy"], margins=False, seed=0)
-    table, found = fill_adaptively(run, (31, 31), scene, tolerance)
+    run = Run(places, surface, n_values=3, points_per_piece=31)
+    strategy = Adaptive((31, 31), tolerance, seed=0)
+    table, estimate = strategy.fill(run, ["loss", "loss_se", "accuracy"])
 
     at = np.array(asked)
     values = surface(at)[:, 0]
@@ -83,5 +82,32 @@ def test_the_estimate_is_what_scipy_makes_of_the_same_points(tolerance, decides)
     change = abs(now - before).max()
     assert decides == ("misses" if 2 * max(missed) > change else "change")
     expected = max(change, 2 * max(missed)) / np.ptp(values)
-    assert found["error_estimate"] == pytest.approx(expected, rel=1e-6)
+    assert estimate == pytest.approx(expected, rel=1e-6)
     np.testing.assert_allclose(table[~run.done, 0], now[~run.done], atol=1e-8)
+
+
+def test_a_surface_does_not_depend_on_the_number_of_threads():
+    # Which number evaluates the points is decided by a clock.
+    side = np.linspace(-1, 1, 51)
+    places = np.stack(np.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
+
+    def values(points):
+        x, y = points.T
+        loss = np.exp(x) * np.cos(2 * y)
+        margins = np.sin(np.arange(1, 41) * x[:, None] + y[:, None])
+        return np.column_stack([loss, 0.1 * loss**2, 0 * loss, margins])
+
+    tables = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            run = Run(places, values, n_values=43, points_per_piece=51)
+            strategy = Adaptive((51, 51), 0.01, seed=0)
+            tables.append(strategy.fill(run, ["loss", "loss_se", "accuracy"])[0])
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert not run.done.all()
+    for table in tables[1:]:
+        np.testing.assert_array_equal(table, tables[0])

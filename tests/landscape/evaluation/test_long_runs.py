@@ -111,7 +111,7 @@ def test_an_exception_half_way_keeps_finished_points(tmp_path):
         ({"seed": 1}, "seed"),
         ({"span": 2.0}, "points"),
         ({"normalisation": "layer"}, "normalisation"),
-        ({"loss": F.cross_entropy}, "loss_function"),
+        ({"loss": F.cross_entropy}, "in loss"),
         ({"bn": "recompute"}, "batch_norm"),
         ({"samples": 11}, "data"),
         ({}, "weights"),

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import landscape
-from landscape._directions.draw import draw_axes
-from landscape._directions.parameters import moving_tensors, owners
+from landscape._directions.parameters import module_by_tensor_name, tensors_to_move
+from landscape._directions.random_directions import draw_directions
 from landscape._evaluation.displace import displacing
 from tests.helpers.state import snapshot
 
@@ -55,7 +55,7 @@ def test_a_grid_takes_no_more_memory_than_two_directions(directions, copies):
 
 def test_a_function_that_is_still_held_holds_no_copy_of_the_weights():
     model, _ = deep()
-    moving = moving_tensors(model, None, None)
+    moving = tensors_to_move(model, None, None)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
 
     def twice():
@@ -67,16 +67,18 @@ def test_a_function_that_is_still_held_holds_no_copy_of_the_weights():
     assert peak_bytes(twice) < 1.1 * size
 
 
-@pytest.mark.parametrize("how", ["filter", "layer", "unit", "none"])
+@pytest.mark.parametrize("normalisation", ["filter", "layer", "unit", "none"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_moving_along_held_directions_is_moving_along_the_same_written_out(how, dtype):
+def test_moving_along_held_directions_is_moving_along_the_same_written_out(normalisation, dtype):
     torch.manual_seed(0)
     layers = [nn.Linear(600, 500), nn.ConvTranspose1d(4, 6, 3, groups=2), nn.Embedding(5, 7)]
     model = nn.Sequential(*layers).to(dtype)
     model.register_parameter("number", nn.Parameter(torch.tensor(1.5, dtype=dtype)))
     before = snapshot(model)
-    moving = moving_tensors(model, "**", None)
-    axes = draw_axes(moving, owners(model, None), how, seed=0, count=2)
+    moving = tensors_to_move(model, "**", None)
+    axes = draw_directions(
+        moving, module_by_tensor_name(model, None), normalisation, seed=0, count=2
+    )
     expected = {
         name: p.detach().double() + 0.3 * axes[0][name].double() - 0.7 * axes[1][name].double()
         for name, p in moving.items()
@@ -99,10 +101,13 @@ def test_a_direction_made_of_the_weights_themselves_stays_where_it_was():
     start = model.weight.detach().clone()
     seen = []
     landscape.grid(
-        model, (torch.ones(2, 2).double(), torch.arange(2)), samples=2, size=3,
+        model,
+        (torch.ones(2, 2).double(), torch.arange(2)),
+        samples=2,
+        size=3,
         directions=[{"weight": model.weight}, {"weight": model.weight.detach().T}],
         metrics={"m": lambda model: seen.append(model.weight.clone()) or 0.0},
-    )  # fmt: skip
+    )
     for index, point in enumerate((a, b) for a in (-1, 0, 1) for b in (-1, 0, 1)):
         moved = start + point[0] * start + point[1] * start.T
         torch.testing.assert_close(seen[index - 9], moved, rtol=1e-14, atol=1e-15)
@@ -110,7 +115,7 @@ def test_a_direction_made_of_the_weights_themselves_stays_where_it_was():
 
 def test_random_numbers_are_gaussian_and_independent():
     moving = {"weight": torch.empty(400, 1000)}
-    first, second = draw_axes(moving, {}, "none", seed=3, count=2)
+    first, second = draw_directions(moving, {}, "none", seed=3, count=2)
     for axis in (first, second):
         x = axis["weight"].double()
         n = x.numel()

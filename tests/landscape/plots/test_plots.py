@@ -95,7 +95,7 @@ def test_a_density_is_drawn_on_a_log_scale():
     ax = landscape.plot_density(found)
     assert ax.get_yscale() == "log"
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), found["density"])
-    with pytest.raises(ValueError, match="`found`: expected a density"):
+    with pytest.raises(ValueError, match="`curvature`: expected a density"):
         landscape.plot_density(found.drop_vars("density"))
 
 

@@ -228,7 +228,7 @@ def test_a_straight_path_has_a_plane_of_some_width():
 @pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
 def test_a_margin_is_a_number_of_at_least_0(margin):
     a, data = make(), make_data()
-    with pytest.raises(ValueError, match="`margin`: expected a number of at least 0"):
+    with pytest.raises(ValueError, match="`margin`: expected a finite number of at least 0"):
         landscape.trajectory(a, make_path(a, data, 3), data, samples=24, size=3, margin=margin)
 
 

@@ -24,9 +24,15 @@ def test_a_metric_that_reports_where_the_model_stands_recovers_every_coordinate(
     }
     x = torch.ones(2, 2).double()
     surface = landscape.grid(
-        model, (x, x), loss=F.mse_loss, metrics=where, directions=[first, second],
-        size=(5, 4), span=(1.0, 3.0), samples=2,
-    )  # fmt: skip
+        model,
+        (x, x),
+        loss=F.mse_loss,
+        metrics=where,
+        directions=[first, second],
+        size=(5, 4),
+        span=(1.0, 3.0),
+        samples=2,
+    )
     assert surface["loss"].dims == ("alpha", "beta")
     np.testing.assert_array_equal(surface["alpha"], [-1, -0.5, 0, 0.5, 1])
     np.testing.assert_array_equal(surface["beta"], [-3, -1, 1, 3])
@@ -102,9 +108,14 @@ def test_directions_depend_on_seed_and_name_alone():
         seen = []
         torch.manual_seed(len(steps))
         landscape.grid(
-            own, (x, data[1]), over=over, samples=5, size=3, normalisation="none",
+            own,
+            (x, data[1]),
+            over=over,
+            samples=5,
+            size=3,
+            normalisation="none",
             metrics={"m": lambda model, seen=seen: seen.append(model[3].weight.clone()) or 0.0},
-        )  # fmt: skip
+        )
         steps.append(seen[-2] - seen[-5])  # from (0, 0) to (1, 0)
     # Only Gram-Schmidt mixes parameters, in the second axis: the first is bitwise the same.
     np.testing.assert_array_equal(steps[0], steps[1])
@@ -117,9 +128,13 @@ def test_a_transposed_convolution_is_normalised_by_output_channel():
     model = nn.ConvTranspose1d(4, 6, 3, groups=2, bias=False).double()
     seen = []
     landscape.grid(
-        model, (torch.randn(2, 4, 5).double(),) * 2, loss=lambda o, t: o.mean(), samples=2, size=3,
+        model,
+        (torch.randn(2, 4, 5).double(),) * 2,
+        loss=lambda o, t: o.mean(),
+        samples=2,
+        size=3,
         metrics={"m": lambda model: seen.append(model.weight.detach().clone()) or 0.0},
-    )  # fmt: skip
+    )
     step = seen[-2] - model.weight  # alpha = 1, beta = 0
     # Output channel `o` of group `g` reads the input channels of its group.
     for group in range(2):

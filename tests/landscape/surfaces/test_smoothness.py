@@ -113,15 +113,27 @@ def test_a_direction_over_backbone_and_branches_is_diluted_by_the_parameter_coun
     other = {n: torch.sign(torch.randn_like(p)) for n, p in everything.items()}
     spread = {f"extra.{n}": torch.ones_like(p) for n, p in branch.items()}
     joint = landscape.grid(
-        model, data, directions=[signs | spread, other | spread], normalisation="unit",
-        extra=branches, over="**", samples=30, size=5,
-    )  # fmt: skip
+        model,
+        data,
+        directions=[signs | spread, other | spread],
+        normalisation="unit",
+        extra=branches,
+        over="**",
+        samples=30,
+        size=5,
+    )
     factor = np.sqrt(backbone / total)
     np.testing.assert_allclose(joint.attrs["length_on_model"], factor, rtol=1e-14)
     alone = landscape.grid(
-        model, data, directions=[signs, other], normalisation="unit", over="**", samples=30,
-        size=5, span=float(factor),
-    )  # fmt: skip
+        model,
+        data,
+        directions=[signs, other],
+        normalisation="unit",
+        over="**",
+        samples=30,
+        size=5,
+        span=float(factor),
+    )
     np.testing.assert_allclose(joint["loss"], alone["loss"], rtol=1e-13)
 
 
@@ -160,9 +172,14 @@ def test_extra_tensors_move_with_a_loss_that_reads_them_and_come_back():
     step["extra.static_weight"] = torch.ones_like(branches.static_weight)
     other = step | {"extra.static_weight": torch.randn_like(branches.static_weight)}
     surface = landscape.grid(
-        model, (x, y), loss=total, extra=branches, directions=[still | step, still | other],
-        samples=30, size=3,
-    )  # fmt: skip
+        model,
+        (x, y),
+        loss=total,
+        extra=branches,
+        directions=[still | step, still | other],
+        samples=30,
+        size=3,
+    )
     expected = {}
     start = branches.static_weight.clone()
     for i in (-1, 1):

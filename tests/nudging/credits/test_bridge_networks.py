@@ -7,7 +7,7 @@ import torch
 import nudging
 from lab.backbones.resmlp import ResMLP
 from nudging._credits.credit_bridge import value
-from nudging._credits.network import Trunk
+from nudging._credits.network import BridgeNetwork, NetworkSettings
 
 
 @pytest.mark.parametrize("relative", [True, False])
@@ -20,9 +20,15 @@ def test_the_goal_is_a_soft_minimum_of_the_slow_copy_around_the_next_block(relat
     )
     state = nudging.observe(model, x, y, ["embed", "blocks.*"])
     bridge = nudging.CreditBridge(
-        hidden=16, draws=3, noise=0.5, relative_noise=relative, temperature=0.2, decay=0.9, lr=0.05,
+        hidden=16,
+        draws=3,
+        noise=0.5,
+        relative_noise=relative,
+        temperature=0.2,
+        decay=0.9,
+        lr=0.05,
         terminal=0.0,
-    )  # fmt: skip
+    )
     for _ in range(4):  # until the slow copy is far from the network
         bridge.update(state)
     signal = torch.softmax(state.outputs, 1) - torch.eye(3).double()[y]
@@ -48,7 +54,8 @@ def test_the_goal_is_a_soft_minimum_of_the_slow_copy_around_the_next_block(relat
 
 
 def test_every_position_sees_itself_and_the_mean_of_all():
-    net = Trunk(4, 2, 3, hidden=8, layers=2, times=6, pooled=True, seed=0).double()
+    settings = NetworkSettings(width=4, classes=2, pooled=True, hidden=8, layers=2, times=6, seed=0)
+    net = BridgeNetwork(settings, outputs=3).double()
     torch.manual_seed(1)
     rows, time = torch.randn(2, 7, 4).double(), torch.tensor([0.2, 0.9]).double()
     signal, order = torch.randn(2, 2).double(), torch.randperm(7)

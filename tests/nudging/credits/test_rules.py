@@ -193,7 +193,7 @@ def test_a_saved_credit_describes_itself(name, small):
 def test_bad_input_is_said(small):
     model, x, y = small
     state = observed(small)
-    with pytest.raises(ValueError, match="`scale`: expected a positive number"):
+    with pytest.raises(ValueError, match="`scale`: expected a positive, finite number, got 0"):
         nudging.direct_feedback(scale=0)
     with pytest.raises(ValueError, match="not fitted; call `fit`"):
         nudging.StateBridge()(state)

@@ -77,9 +77,14 @@ def test_the_thresholds_are_those_of_the_protocol(growth, slope, shares, fired):
     # Over 50, below 1e-7 of the mean over 16 samples, over 0.3 (here 1), below two points.
     x = torch.ones(16, 1, dtype=torch.float64)
     found = nudging.audit(
-        Growing(growth), (x, x), ["one", "two"], batch_size=2, accuracy=shares[0],
-        frozen_accuracy=shares[1], loss=lambda o, t: slope * o[:, 0],
-    )  # fmt: skip
+        Growing(growth),
+        (x, x),
+        ["one", "two"],
+        batch_size=2,
+        accuracy=shares[0],
+        frozen_accuracy=shares[1],
+        loss=lambda o, t: slope * o[:, 0],
+    )
     assert found["check"].values[found["verdict"].values == "fired"].tolist() == fired
 
 
@@ -92,9 +97,12 @@ def test_stability_up_to_a_third_is_no_alarm():
         slopes = torch.tensor([[1.0, 0.0], [cosine, sine]], dtype=torch.float64).repeat(4, 1)
         model = torch.nn.Sequential(torch.nn.Identity())
         found = nudging.audit(
-            model, (torch.ones_like(slopes), slopes), "0", batch_size=1,
+            model,
+            (torch.ones_like(slopes), slopes),
+            "0",
+            batch_size=1,
             loss=lambda o, t: (o * t).sum(1),
-        ).sel(check="stability")  # fmt: skip
+        ).sel(check="stability")
         np.testing.assert_allclose(found["value"], mean, rtol=1e-9)
         assert str(found["verdict"].values) == verdict
 
@@ -107,7 +115,7 @@ def test_audit_has_the_numbers_of_the_measures():
     h = norms["hidden_norm"].values
     np.testing.assert_allclose(found.sel(check="scale"), (h[1:] / h[:-1]).max(), rtol=1e-6)
     np.testing.assert_allclose(
-        found.sel(check="reference"), norms["mean_loss_grad_norm"][-1], rtol=1e-5
+        found.sel(check="reference"), norms["mean_loss_gradient_norm"][-1], rtol=1e-5
     )
     batches = nudging.stability(model, data, blocks, batch_size=10)["stability"]
     np.testing.assert_allclose(found.sel(check="stability"), batches.sel(layer="blocks.1"))

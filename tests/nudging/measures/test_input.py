@@ -1,6 +1,5 @@
 """What does not fit is refused in words, and the model is as it was."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -79,7 +78,10 @@ BAD = {
     "eta twice": ({"eta": [0.1, 0.1]}, "`eta`: expected one or more different"),
     "eta text": ({"eta": "0.1"}, "`eta`: expected a positive"),
     "eta bool": ({"eta": True}, "`eta`: expected a positive"),
-    "normalisation": ({"normalisation": "l2"}, r"`normalisation`: expected rms \| unit \| none"),
+    "normalisation": (
+        {"normalisation": "l2"},
+        "`normalisation`: expected one of rms, unit, none, got 'l2'",
+    ),
     "credit missing": ({"credit": missing}, "`credit`: expected a tensor for block 'blocks.3'"),
     "credit shape": (
         {"credit": changed(lambda h: h[:, 1:])},
@@ -99,8 +101,10 @@ BAD = {
     "credit writes": ({"credit": writing}, "`credit`: expected to leave the state alone"),
     "credit fails": ({"credit": careless}, "credit failed"),
     "mean loss": ({"loss": mean_loss}, r"`loss`: expected one value per sample.*reduction='none'"),
-    "sum loss": ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "`loss`: expected one value per"),
-    "weighted": ({"loss": nn.CrossEntropyLoss(torch.ones(5))}, "`loss`: a weighted mean"),
+    "sum loss": (
+        {"loss": nn.CrossEntropyLoss(reduction="sum")},
+        "`loss`: expected a mean or one value per sample, got reduction 'sum'",
+    ),
     "loss per class": ({"loss": lambda o, t: o}, r"shape \(10,\), got \(10, 5\)"),
     "loss of nothing": ({"loss": lambda o, t: 1.0}, "`loss`: expected a tensor, got float"),
     "loss over N": ({"loss": over_n}, "expected a loss of each sample by itself"),
@@ -108,7 +112,7 @@ BAD = {
     "samples": ({"samples": 0}, "`samples`: expected a whole number"),
     "batch size": ({"batch_size": 0}, "`batch_size`: expected a whole number"),
     "dtype": ({"dtype": torch.int64}, "`dtype`: expected a floating-point"),
-    "model": ({"model": len}, "`model`: expected a torch.nn.Module"),
+    "model": ({"model": len}, "`model`: expected an nn.Module, got builtin"),
     "data": ({"data": 3}, "`data`: expected"),
 }
 
@@ -121,9 +125,12 @@ def test_what_does_not_fit_is_refused_and_the_model_is_untouched(case):
         p.grad = torch.ones_like(p)
     before = snapshot(model)
     given = {
-        "model": model, "data": nets.batch(10), "credit": nudging.backprop, "blocks": "blocks.*",
+        "model": model,
+        "data": nets.batch(10),
+        "credit": nudging.backprop,
+        "blocks": "blocks.*",
         "samples": None,
-    }  # fmt: skip
+    }
     with pytest.raises((ValueError, TypeError, RuntimeError), match=text):
         nudging.nudge(**given | change)
     assert snapshot(model) == before
@@ -200,15 +207,8 @@ def test_batches_and_models_are_checked_by_name(verb):
     data = nets.batch()
     with pytest.raises(ValueError, match="`batch_size`: expected a whole number of at least 1"):
         verb(model=nets.make(nets.ResMLP), data=data, batch_size=0)
-    with pytest.raises(TypeError, match=r"`model`: expected a torch.nn.Module, got str"):
+    with pytest.raises(TypeError, match=r"`model`: expected an nn.Module, got str"):
         verb(model="ResMLP", data=data)
-
-
-def test_step_lengths_may_come_from_numpy():
-    model = nets.make(nets.ResMLP)
-    for eta in (np.array([1, 2]), np.float32(0.5), np.linspace(0.1, 0.2, 3)):
-        found = nudging.nudge(model, nets.batch(), nudging.random(), "blocks.0", eta=eta, samples=4)
-        np.testing.assert_array_equal(found["eta"], np.atleast_1d(eta))
 
 
 def test_the_state_names_what_it_has():

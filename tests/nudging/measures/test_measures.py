@@ -34,11 +34,13 @@ def test_cosine_and_norms_are_those_of_closed_forms():
         np.testing.assert_allclose(at["cosine"], cosine.mean(), rtol=1e-9)
         np.testing.assert_allclose(at["cosine_sd"], cosine.std(), rtol=1e-9)
         np.testing.assert_allclose(at["cosine_se"], cosine.std() / 12**0.5, rtol=1e-9)
-        medians = {"grad_norm": g, "hidden_norm": hidden, "credit_norm": a[name]}
+        medians = {"gradient_norm": g, "hidden_norm": hidden, "credit_norm": a[name]}
         for variable, value in medians.items():
             norm = np.median(value.norm(dim=1))
             np.testing.assert_allclose(at[variable], norm, rtol=1e-9)
-        np.testing.assert_allclose(at["mean_loss_grad_norm"], at["grad_norm"] / 12, rtol=1e-12)
+        np.testing.assert_allclose(
+            at["mean_loss_gradient_norm"], at["gradient_norm"] / 12, rtol=1e-12
+        )
     assert found["valid"].all()
     assert found.attrs["invalid"] == "none"
 
@@ -46,10 +48,10 @@ def test_cosine_and_norms_are_those_of_closed_forms():
 def test_below_the_floor_there_is_no_cosine_and_the_reason_is_kept():
     model, data = nets.make(nets.ResMLP), nets.batch(20)
     norms = nudging.alignment(model, data, nudging.backprop, "blocks.*", samples=None)
-    order = np.sort(norms["mean_loss_grad_norm"].values)
+    order = np.sort(norms["mean_loss_gradient_norm"].values)
     floor = float(order[1:3].mean())
     found = nudging.alignment(model, data, nudging.backprop, "blocks.*", samples=None, floor=floor)
-    small = norms["mean_loss_grad_norm"] < floor
+    small = norms["mean_loss_gradient_norm"] < floor
     assert small.sum() == 2
     assert np.isnan(found["cosine"].values[small]).all()
     np.testing.assert_allclose(found["cosine"].values[~small], 1.0, rtol=1e-6)
@@ -67,11 +69,16 @@ def test_tiny_gradients_have_cosines_without_a_clamp():
 
     results = [
         nudging.alignment(
-            model, data, nudging.auxiliary(lambda o, t: o.square().sum(1)), "blocks.*",
-            samples=None, floor=1e-35, loss=loss,
+            model,
+            data,
+            nudging.auxiliary(lambda o, t: o.square().sum(1)),
+            "blocks.*",
+            samples=None,
+            floor=1e-35,
+            loss=loss,
         )
         for loss in (None, faint)
-    ]  # fmt: skip
+    ]
     np.testing.assert_allclose(results[0]["cosine"], results[1]["cosine"], rtol=1e-4)
 
 
@@ -125,9 +132,9 @@ def test_correlation_is_pearsons_of_full_passes_with_a_hook():
     state = nudging.observe(model, x, y, "blocks.*")
     for name, hidden in state.hidden.items():
         # The first five directions of each sample are those of five credits drawn with its seed.
-        from nudging._measures.draws import draws
+        from nudging._replay.draws import draw_directions
 
-        directions = draws(state, name, 4)
+        directions = draw_directions(state, name, 4, "perturbation")
         pairs = []
         for _ in range(5):
             v = next(directions)

@@ -41,11 +41,16 @@ class Doubled(nets.ResMLP):
 def test_every_pass_finds_the_buffers_as_they_were(dtype):
     found = [
         nudging.nudge(
-            nets.make(build), nets.batch(), nudging.backprop, BLOCKS, samples=None, dtype=dtype,
+            nets.make(build),
+            nets.batch(),
+            nudging.backprop,
+            BLOCKS,
+            samples=None,
+            dtype=dtype,
             batch_size=4,
         )
         for build in (Counting, Doubled)
-    ]  # fmt: skip
+    ]
     xr.testing.assert_equal(*found)
 
 
@@ -65,10 +70,15 @@ def test_timm_may_checkpoint_its_activations():
     def vit(*, checkpointing):
         model = nets.make(
             lambda: timm.models.VisionTransformer(
-                img_size=8, patch_size=4, num_classes=5, embed_dim=8, depth=3, num_heads=2,
+                img_size=8,
+                patch_size=4,
+                num_classes=5,
+                embed_dim=8,
+                depth=3,
+                num_heads=2,
                 proj_drop_rate=0.5,
             )
-        )  # fmt: skip
+        )
         model.set_grad_checkpointing(checkpointing)
         return model
 

@@ -49,9 +49,16 @@ def sized(credit, how):
 def test_a_linear_network_with_a_quadratic_loss_changes_in_closed_form(how, credit):
     model, (x, y) = linear_network(), linear_data()
     found = nudging.nudge(
-        model, (x, y), credit, "*", eta=[0.02, 0.5], loss=half_square, samples=None,
-        normalisation=how, keep_samples=True,
-    )  # fmt: skip
+        model,
+        (x, y),
+        credit,
+        "*",
+        eta=[0.02, 0.5],
+        loss=half_square,
+        samples=None,
+        normalisation=how,
+        keep_samples=True,
+    )
     a = credit(nudging.observe(model, x, y, "*", loss=half_square))
     for name, (after, g) in linear_facts(model, x, y).items():
         step = sized(g if credit is nudging.backprop else a[name], how)
@@ -71,9 +78,14 @@ def test_first_order_prediction_is_off_by_order_eta_squared():
     model, data = nets.make(nets.ResMLP), nets.batch(32)
     etas = [0.008, 0.004, 0.002, 0.001]
     found = nudging.nudge(
-        model, data, nudging.backprop, ["embed", "blocks.*"], eta=etas, samples=None,
+        model,
+        data,
+        nudging.backprop,
+        ["embed", "blocks.*"],
+        eta=etas,
+        samples=None,
         dtype=torch.float64,
-    )  # fmt: skip
+    )
     miss = np.abs(found["loss_change"] - found["predicted_change"])
     rates = np.log2(miss.values[:, :-1] / miss.values[:, 1:])
     np.testing.assert_allclose(rates, 2.0, atol=0.1)
@@ -98,11 +110,17 @@ def test_the_size_of_batches_does_not_matter(credit):
     blocks = ["embed", "blocks.*"]
     several = [
         nudging.measure(
-            model, data, credit, blocks, samples=None, batch_size=size, n_directions=3,
+            model,
+            data,
+            credit,
+            blocks,
+            samples=None,
+            batch_size=size,
+            n_directions=3,
             keep_samples=True,
         )
         for size in (1, 5, 23)
-    ]  # fmt: skip
+    ]
     for other in several[1:]:
         xr.testing.assert_allclose(several[0], other, rtol=1e-7, atol=1e-12)
         assert several[0].attrs == other.attrs

@@ -90,7 +90,7 @@ def test_full_passes_are_found_where_the_first_samples_have_no_loss():
     model = nets.make(Sure)
     state = nudging.observe(model, x, y, ["first", "second"])
     assert (state.losses()[:2] == 0).all()
-    assert state.full.startswith("what follows first depends on more")
+    assert state.full_pass_reason.startswith("what follows first depends on more")
 
 
 def test_random_credit_knows_nothing_of_the_directions_of_correlation():
@@ -102,8 +102,18 @@ def test_random_credit_knows_nothing_of_the_directions_of_correlation():
         return outputs.sum(1)
 
     credit = nudging.random(4)
-    nudging.correlation(model, (x, x), credit, "0", loss=loss, samples=None, seed=4, epsilon=1.0,
-                        n_directions=1, batch_size=300)  # fmt: skip
+    nudging.correlation(
+        model,
+        (x, x),
+        credit,
+        "0",
+        loss=loss,
+        samples=None,
+        seed=4,
+        epsilon=1.0,
+        n_directions=1,
+        batch_size=300,
+    )
     (direction,) = [o for o in seen if len(o) == 300 and o.norm(dim=1).min() > 0.5]
     given = credit(nudging.observe(model, x, x, "0", loss=loss))["0"]
     cosine = torch.cosine_similarity(direction, given)

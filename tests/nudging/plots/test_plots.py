@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.optimize import minimize
 
 import nudging
-from nudging._plots.dissociation import disagreeing
+from nudging._plots.dissociation import _spread_apart
+from nudging._plots.rankings import find_disagreeing_metrics
 
 RULES = ["SB", "CB", "DFA"]
 # Means of a published comparison, as material for a picture.
@@ -54,9 +56,13 @@ def test_a_difference_within_two_standard_errors_is_a_tie():
     apart = np.array([[3.0, 3.0], [2.0, 2.0], [1.0, 1.0]])
     close = np.array([[1.0, 3.2], [2.2, 2.2], [0.1, 0.1]])  # 2.1 +- 1.1 against 2.2
     table = np.stack([apart, apart, close])
-    assert disagreeing(table).tolist() == [False, False, False]
+    assert find_disagreeing_metrics(table).tolist() == [False, False, False]
     close[0] = 1.0
-    assert disagreeing(np.stack([apart, apart, close])).tolist() == [False, False, True]
+    assert find_disagreeing_metrics(np.stack([apart, apart, close])).tolist() == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_metrics_may_be_a_dimension_and_seeds_are_points():
@@ -210,4 +216,25 @@ def test_what_is_missing_is_left_out_of_means_and_ranks():
     assert ax.get_ylim()[0] < missing.xy[1] < 0
     seeds = np.array([[3.0, 3.2, np.nan], [2.0, 2.1, 2.2], [1.0, 1.1, 1.2]])
     turned = seeds[[1, 0, 2]]
-    assert disagreeing(np.stack([seeds, seeds, turned])).tolist() == [False, False, True]
+    assert find_disagreeing_metrics(np.stack([seeds, seeds, turned])).tolist() == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_places_are_moved_apart_as_little_as_possible():
+    # Five equal places spread around theirs; one that is far away stays.
+    equal = _spread_apart(np.array([2.0, 2.0, 9.0, 2.0, 2.0, 2.0]), 0.5)
+    np.testing.assert_allclose(equal, [1.0, 1.5, 9.0, 2.0, 2.5, 3.0])
+
+    # Oracle: the constrained least squares problem, solved by a general method.
+    places, gap = np.random.default_rng(4).uniform(0, 1, 7), 0.15
+    order = np.argsort(places)
+    solution = minimize(
+        lambda y: ((y - places[order]) ** 2).sum(),
+        places[order],
+        constraints={"type": "ineq", "fun": lambda y: np.diff(y) - gap},
+        options={"ftol": 1e-15},
+    )
+    np.testing.assert_allclose(_spread_apart(places, gap)[order], solution.x, atol=1e-6)

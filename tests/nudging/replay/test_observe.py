@@ -44,10 +44,11 @@ def test_inputs_may_be_named():
     model = nets.make(gpt2)
     named = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
     found, want = (
-        nudging.nudge(model, [(x, TOKENS)], nudging.backprop, "transformer.h.*", loss=next_token,
-                      samples=None)
+        nudging.nudge(
+            model, [(x, TOKENS)], nudging.backprop, "transformer.h.*", loss=next_token, samples=None
+        )
         for x in (named, TOKENS)
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(found["loss_change"], want["loss_change"], rtol=1e-4)
 
 
@@ -65,7 +66,9 @@ def test_inference_mode_does_not_matter():
     assert want.identical(got)
 
 
-@pytest.mark.parametrize("how", ["whole", "in place", "blocks", "blocks in place"])
+@pytest.mark.parametrize(
+    "how", ["whole", "in place", "blocks", "blocks in place", "blocks by method"]
+)
 def test_compiled_models_give_what_they_give_uncompiled(how):
     model, (x, y) = nets.make(nets.ResMLP), nets.batch()
     want = nudging.nudge(model, (x, y), nudging.backprop, "blocks.*", samples=None)
@@ -76,6 +79,8 @@ def test_compiled_models_give_what_they_give_uncompiled(how):
     for i, block in enumerate(model.blocks if how.startswith("blocks") else []):
         if how == "blocks":
             model.blocks[i] = torch.compile(block, backend="eager")
+        elif how == "blocks by method":
+            block.forward = torch.compile(block.forward, backend="eager")
         else:
             block.compile(backend="eager")
     with torch.no_grad():

@@ -14,9 +14,14 @@ from tests.helpers.state import snapshot
 
 def gpt2():
     config = transformers.GPT2Config(
-        vocab_size=29, n_positions=16, n_embd=16, n_layer=3, n_head=2, bos_token_id=0,
+        vocab_size=29,
+        n_positions=16,
+        n_embd=16,
+        n_layer=3,
+        n_head=2,
+        bos_token_id=0,
         eos_token_id=0,
-    )  # fmt: skip
+    )
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -28,9 +33,14 @@ def next_token(outputs, tokens):
 
 def vit():
     return timm.create_model(
-        "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=4, embed_dim=24, num_heads=2,
+        "vit_tiny_patch16_224",
+        img_size=32,
+        patch_size=8,
+        depth=4,
+        embed_dim=24,
+        num_heads=2,
         num_classes=5,
-    )  # fmt: skip
+    )
 
 
 def in_place():
@@ -144,9 +154,12 @@ def test_blocks_before_the_nudged_one_are_not_computed():
         # The block's own call is answered; what is inside it does not run.
         block.first.register_forward_pre_hook(lambda *_: ran.append(1))
     for state, name, expected in [
-        (every, "embed", 4), (every, "blocks.0", 3), (every, "blocks.2", 1), (every, "blocks.3", 0),
+        (every, "embed", 4),
+        (every, "blocks.0", 3),
+        (every, "blocks.2", 1),
+        (every, "blocks.3", 0),
         (last, "norm", 0),
-    ]:  # fmt: skip
+    ]:
         ran.clear()
         state.rest(name, state.hidden[name])
         assert len(ran) == expected, name

@@ -10,7 +10,7 @@ from torch import nn
 
 import probes
 from lab.backbones.character_model import CharacterModel
-from probes._decoding.generate import _choose
+from probes._decoding.generate import _choose_token
 from tests.helpers.decoders import Averager, full_decoding, propagated_decoding
 from tests.helpers.state import snapshot
 
@@ -205,7 +205,7 @@ def test_a_token_leaves_at_the_threshold_itself():
 
 def test_a_draw_never_takes_what_is_impossible():
     logits = torch.tensor([-torch.inf, 0.0, 0.0, -torch.inf]).double()
-    taken = [_choose(logits, 1.0, draw) for draw in (0.0, 0.49, 0.5, 1 - 2**-53)]
+    taken = [_choose_token(logits, 1.0, draw) for draw in (0.0, 0.49, 0.5, 1 - 2**-53)]
     assert taken == [1, 1, 2, 2]
 
 

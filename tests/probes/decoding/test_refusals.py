@@ -38,10 +38,10 @@ def test_a_model_that_offers_too_little_is_told_what_is_missing():
         ({"layers": "layers.0.mix"}, "`layers`: expected some of layers.0, layers.1, layers.2"),
         ({"layers": ["layers.1", "layers.0"]}, "`layers`: expected them in order of depth"),
         ({"layers": "blocks.0"}, "`layers`: nothing is called 'blocks.0'"),
-        ({"skipped": "forget"}, '`skipped`: expected "propagate" or "recompute"'),
+        ({"skipped": "forget"}, "`skipped`: expected one of propagate, recompute"),
         ({"tokens": 61}, "`tokens`: the model fails at position 64, .*IndexError"),
         ({"threshold": "high"}, "`threshold`: expected numbers, got 'high'"),
-        ({"temperature": -1.0}, "`temperature`: expected a number of at least 0, got -1.0"),
+        ({"temperature": -1.0}, "`temperature`: expected a finite number of at least 0, got -1.0"),
     ],
 )
 def test_bad_settings_are_refused(settings, words):

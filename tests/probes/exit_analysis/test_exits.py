@@ -69,9 +69,9 @@ def brute_force(model, ids, y):
 @pytest.mark.parametrize(("batch_size", "logits"), [(None, 2**20), (1, 2**20), (3, 40)])
 def test_tables_equal_routing_token_by_token(batch_size, logits, monkeypatch):
     monkeypatch.setattr(
-        "probes._exit_analysis.token_statistics._CHUNK", logits
+        "probes._exit_analysis.token_statistics._LOGITS_PER_HEAD_CALL", logits
     )  # 40: three tokens at a time
-    monkeypatch.setattr("probes._exit_analysis.token_statistics._LOOK", logits // 2)
+    monkeypatch.setattr("probes._exit_analysis.token_statistics._LOGITS_PER_CHUNK", logits // 2)
     model, (ids, y) = sharpened(), text(samples=5)
     found = probes.exits(model, (ids, y), BLOCKS, thresholds=THRESHOLDS, batch_size=batch_size)
     tokens = brute_force(model, ids, y)

@@ -4,9 +4,9 @@ import torch
 from scipy.stats import entropy
 
 from probes._exit_analysis.token_statistics import (
-    _look,
+    _statistics_of_chunk,
     cosine,
-    in_chunks,
+    logits_in_chunks,
     patience,
     token_statistics,
 )
@@ -32,12 +32,12 @@ def test_numbers_are_those_of_scipy(classes, dtype, rtol):
 
 def test_half_precision_is_counted_in_float32(monkeypatch):
     monkeypatch.setattr(
-        "probes._exit_analysis.token_statistics._LOOK", 1000
+        "probes._exit_analysis.token_statistics._LOGITS_PER_CHUNK", 1000
     )  # two rows of 500 at a time
     seen = []
     monkeypatch.setattr(
-        "probes._exit_analysis.token_statistics._look",
-        lambda x, y: seen.append(x.numel()) or _look(x, y),
+        "probes._exit_analysis.token_statistics._statistics_of_chunk",
+        lambda x, y: seen.append(x.numel()) or _statistics_of_chunk(x, y),
     )
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(9, 500, generator=generator).bfloat16()
@@ -75,7 +75,7 @@ def test_cosine_of_places():
 
 @pytest.mark.parametrize("by_token", [True, False])
 def test_chunks_are_small_and_in_order(by_token, monkeypatch):
-    monkeypatch.setattr("probes._exit_analysis.token_statistics._CHUNK", 20)
+    monkeypatch.setattr("probes._exit_analysis.token_statistics._LOGITS_PER_HEAD_CALL", 20)
     hidden = torch.randn(5, 4, 3)
     kept = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)) > 0.4
     sizes = []
@@ -84,7 +84,7 @@ def test_chunks_are_small_and_in_order(by_token, monkeypatch):
         sizes.append(x[..., :1].numel() * 5)
         return torch.cat([x, x[..., :2]], -1)
 
-    found = torch.cat(list(in_chunks(hidden, kept, 5, head, by_token=by_token)))
+    found = torch.cat(list(logits_in_chunks(hidden, kept, 5, head, by_token=by_token)))
     assert torch.equal(found, torch.cat([hidden, hidden[..., :2]], -1)[kept])
     assert len(sizes) > 1
     assert max(sizes) <= 20

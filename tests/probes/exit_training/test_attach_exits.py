@@ -5,7 +5,8 @@ from torch import nn
 
 import probes
 from probes import schedules, weightings
-from probes._exit_training.head import _GLUES, _matching
+from probes._exit_training.head import POOLING_BETWEEN_MODULES
+from probes._exit_training.model_head import _best_pooling
 from tests.helpers.exit_models import BLOCKS, by_hand, gpt2, images, text, text_model, vit
 
 
@@ -123,7 +124,7 @@ def test_vit_takes_its_norm_pooling_and_head(pool):
 def test_the_best_of_poolings_that_hardly_differ(pooling):
     # Numbers of 10 bits, whose means with and without some tokens are the same to 2 %.
     x = (1 + 0.3 * torch.randn(1, 80, 4, generator=torch.Generator().manual_seed(0))).half()
-    assert _matching(x, _GLUES[pooling](x)) == pooling
+    assert _best_pooling(x, POOLING_BETWEEN_MODULES[pooling](x)) == pooling
 
 
 def test_dropout_before_the_head_does_not_hide_the_way():
@@ -218,3 +219,24 @@ def test_parts_of_the_latest_loss():
     assert parts["loss"].isnull().values.tolist() == [False, True, False]
     assert parts["weight"].values.tolist() == pytest.approx([0.7, 0, 0.3])
     assert float((parts["loss"] * parts["weight"]).sum()) == pytest.approx(total.item())
+
+
+def test_learning_rates_may_be_tensors():
+    model = text_model()
+    exits = probes.attach_exits(model, BLOCKS)
+    groups = exits.parameter_groups(lr=torch.tensor(0.5), factors=(1, 0.5, 0))
+    assert [float(group["lr"]) for group in groups] == [0.5, 0.25, 0.0]
+    with pytest.raises(ValueError, match="`lr`: expected a finite number of at least 0"):
+        exits.parameter_groups(lr=torch.tensor(-0.5))
+
+
+def test_a_weighting_is_tried_once_when_exits_are_attached():
+    steps = []
+
+    def weighting(layers, step):
+        steps.append(step)
+        return (1.0,) * layers
+
+    exits = probes.attach_exits(text_model(), BLOCKS, weights=weighting)
+    assert steps == [0]
+    assert exits.weights == dict.fromkeys(BLOCKS, 1.0)

@@ -2,6 +2,8 @@
 
 import html
 import re
+import subprocess
+import sys
 
 import matplotlib as mpl
 import numpy as np
@@ -170,3 +172,8 @@ def test_what_does_not_fit_is_refused():
         probes.html_exit_text(xr.Dataset(), list("abc"))
     with pytest.raises(ValueError, match="`width`: expected at least 1, got 0"):
         probes.plot_exit_text(passage(), list("abcdefghijkl"), width=0)
+
+
+def test_computing_needs_no_matplotlib():
+    script = "import sys, probes; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,3 +1,5 @@
+"""A counter of floating-point operations that any model can be run under."""
+
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 
@@ -11,11 +13,12 @@ class FlopCounter(FlopCounterMode):
 
     def __init__(self) -> None:
         super().__init__(display=False)
-        self.mod_tracker = _Untracked()
+        self.mod_tracker = _NoModuleTracker()
 
 
-class _Untracked(ModuleTracker):
-    def __enter__(self) -> "_Untracked":
+class _NoModuleTracker(ModuleTracker):
+    def __enter__(self) -> "_NoModuleTracker":
+        # All operations are booked under this one name, which the counter expects to exist.
         self.parents = {"Global"}
         return self
 

@@ -1,0 +1,49 @@
+"""Random directions that belong to samples, so that the size of a batch does not matter."""
+
+import zlib
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nudging._replay.state import State
+
+# Put before the name of a block when its generators are seeded.
+_PREFIXES = {"perturbation": "", "credit": "credit "}
+
+
+def draw_directions(
+    state: State, block: str, seed: int, use: Literal["perturbation", "credit"]
+) -> Iterator[Tensor]:
+    """Yield Gaussian tensors like a block's output, without end.
+
+    A sample gets the same numbers in any batch: each has a generator of its own, seeded by its
+    place in the data.
+
+    Args:
+        state: The batch.
+        block: One of its blocks.
+        seed: Decides the numbers.
+        use: `correlation` draws its perturbations, `random` its credits. Were both the same for one
+            seed, the control that must know nothing would point along the very directions that it
+            is tested on, and correlate with them.
+    """
+    hidden = state.hidden[block]
+    stream = _PREFIXES[use] + block
+    places = range(state.first, state.first + len(hidden))
+    generators = [torch.Generator().manual_seed(_mix_seed(seed, stream, place)) for place in places]
+
+    while True:
+        # In double precision on the CPU, so that every device and dtype gets the same direction.
+        rows = [
+            torch.randn(hidden.shape[1:], generator=generator, dtype=torch.float64)
+            for generator in generators
+        ]
+        yield torch.stack(rows).to(hidden)
+
+
+def _mix_seed(seed: int, stream: str, place: int) -> int:
+    words = np.random.SeedSequence([seed, zlib.crc32(stream.encode()), place]).generate_state(2)
+    return int(words[0]) << 31 | int(words[1]) >> 1

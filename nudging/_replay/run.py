@@ -1,0 +1,105 @@
+"""Call a model so that nothing but the blocks' outputs can differ from one pass to the next.
+
+Recording, replaying and differentiating all go through `run`: eval mode, the same random numbers,
+buffers as they were found, no compiled code (which would not see our hooks) and no checkpointing
+(which would run blocks again without them).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from nudging._replay.setup import Setup
+from resonance_toolkit import device_of, evaluating, preserving_rng
+
+# Sees the output of a block; what it returns takes its place, unless it is None.
+OutputHook: TypeAlias = Callable[[Tensor], Tensor | None]
+
+
+def run(
+    setup: Setup,
+    inputs: Any,
+    output_hooks: Mapping[nn.Module, OutputHook],
+    *,
+    interception: AbstractContextManager[None] | None = None,
+    hooks_also_first: bool = False,
+) -> Any:
+    """Return what a model gives in eval mode, with hooks on the outputs of some modules.
+
+    Args:
+        setup: The model, left as it was found, and the tensors to run it with.
+        inputs: A dict holds keyword, a list or tuple positional arguments.
+        output_hooks: By module; called after the hooks that the module has already.
+        interception: Entered for the time of the call; see `intercepting`.
+        hooks_also_first: Call the output hooks before all others of a module, too.
+    """
+    model = setup.model
+    device = device_of(model)
+
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(_without_checkpointing(model))
+        stack.enter_context(preserving_rng([device]))
+        if setup.has_compiled_parts:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+        # A model that draws noise draws the same in every pass.
+        _seed(device)
+        if interception is not None:
+            stack.enter_context(interception)
+
+        for module, output_hook in output_hooks.items():
+            forward_hook = _as_forward_hook(output_hook)
+            stack.enter_context(module.register_forward_hook(forward_hook))
+            if hooks_also_first:
+                stack.enter_context(module.register_forward_hook(forward_hook, prepend=True))
+
+        args, kwargs = _split_arguments(inputs)
+        return functional_call(model, _tensors_to_run_with(setup), args, kwargs)
+
+
+def _split_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict) and inputs:
+        return (), inputs
+    return tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), {}
+
+
+def _tensors_to_run_with(setup: Setup) -> dict[str, Tensor]:
+    """Return tensors in another precision, if there are any, and a copy of every buffer."""
+    replacements = dict(setup.tensors or {})
+
+    # A pass that writes into buffers (statistics, caches) writes into these copies, so that the
+    # next one finds the buffers as they were.
+    for name, buffer in setup.model.named_buffers():
+        replacements[name] = replacements.get(name, buffer).clone()
+    return replacements
+
+
+@contextmanager
+def _without_checkpointing(model: nn.Module) -> Iterator[None]:
+    """Switch timm's activation checkpointing off."""
+    checkpointed = [
+        vars(module) for module in model.modules() if vars(module).get("grad_checkpointing") is True
+    ]
+    try:
+        for attributes in checkpointed:
+            attributes["grad_checkpointing"] = False
+        yield
+    finally:
+        for attributes in checkpointed:
+            attributes["grad_checkpointing"] = True
+
+
+def _seed(device: torch.device) -> None:
+    # Not `torch.manual_seed`, which is slow, and seeds devices that nobody asked about.
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(0)
+
+
+def _as_forward_hook(output_hook: OutputHook) -> Callable[..., Tensor | None]:
+    return lambda _module, _args, output: output_hook(output)

@@ -1,0 +1,154 @@
+"""The model's own path from its last layer to its logits, found in a trace of a forward pass.
+
+Starting with the last layer's output, the search looks for the next module whose input is that
+tensor, or the tensor pooled in one of the usual ways, and goes on with that module's output, until
+the tensor is the logits. The path found is then run as a whole, and must give the logits again.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from probes._exit_training.forward_trace import ForwardTrace
+from probes._exit_training.head import POOLING_BETWEEN_MODULES, Head, Step, has_parameters
+from resonance_toolkit import evaluating, preserving_rng
+
+
+@torch.no_grad()
+def trace_model_head(root: nn.Module, forward_trace: ForwardTrace) -> Head:
+    """Find the path from the last layer's output to the model's logits, and prove it.
+
+    Raises:
+        ValueError: If the model does something on the way that is neither a module nor pooling, or
+            passes another layer of the kind listed.
+    """
+    last_layer = forward_trace.layers[-1]
+    steps = _search_steps(forward_trace)
+    head = Head(steps)
+
+    if not head.modules:
+        raise ValueError(
+            f"`layers`: expected layers before the model's head, but {last_layer!r} yields "
+            "the model's output itself"
+        )
+    _check_last_layer_is_last(root, forward_trace, head)
+
+    # Something done in place would have deceived the search: the path must give the logits.
+    with evaluating(root), preserving_rng():
+        recomputed = head(root, forward_trace.hidden[last_layer])
+    if not is_same(recomputed, forward_trace.logits):
+        raise ValueError(_untraceable_message(forward_trace, steps))
+
+    _check_no_second_head(root, forward_trace, head)
+    return head
+
+
+def is_same(tensor: Tensor, reference: Tensor) -> bool:
+    """Tell whether two tensors come from the same operations on the same numbers."""
+    return _relative_error(tensor, reference) <= _relative_tolerance(reference)
+
+
+def _search_steps(forward_trace: ForwardTrace) -> tuple[Step, ...]:
+    x = forward_trace.hidden[forward_trace.layers[-1]]
+    end = forward_trace.last_layer_call.ended
+    steps: list[Step] = []
+
+    while (last_pooling := _best_pooling(x, forward_trace.logits)) is None:
+        later_calls = (call for call in forward_trace.calls if call.began > end)
+        for call in later_calls:
+            pooling = None if call.input is None else _best_pooling(x, call.input)
+            if pooling is not None and call.output is not None:
+                break
+        else:
+            raise ValueError(_untraceable_message(forward_trace, steps))
+
+        steps.append((pooling, call.name))
+        x = call.output
+        end = call.ended
+
+    return (*steps, (last_pooling, "")) if last_pooling else tuple(steps)
+
+
+def _check_last_layer_is_last(root: nn.Module, forward_trace: ForwardTrace, head: Head) -> None:
+    # A module on the path of the same class as a listed layer is a layer the user left out.
+    layer_classes = {type(root.get_submodule(name)) for name in forward_trace.layers}
+    for name in head.modules[:-1]:
+        if type(root.get_submodule(name)) in layer_classes:
+            raise ValueError(
+                f"`layers`: expected the model's last layer in last place, got "
+                f"{forward_trace.layers[-1]!r}, which {name!r} follows"
+            )
+
+
+def _check_no_second_head(root: nn.Module, forward_trace: ForwardTrace, head: Head) -> None:
+    """Refuse a second head while the logits are alike for all inputs: they prove nothing then."""
+    rows = forward_trace.logits.flatten(0, -2)
+    if not torch.equal(rows, rows[:1].expand_as(rows)):
+        return
+
+    end = forward_trace.last_layer_call.ended
+    for call in forward_trace.calls:
+        if call.output is None or call.output.shape != forward_trace.logits.shape:
+            continue
+        is_on_path = any(f"{call.name}.".startswith(f"{name}.") for name in head.modules)
+        if not is_on_path and call.began > end and has_parameters(root, call.name):
+            raise ValueError(
+                f"`head`: expected one head, found {head.modules[-1]!r} and {call.name!r}, and "
+                "logits that are the same for every input (weights of 0?) do not tell which "
+                "counts; give `head` as a callable from a layer's output to logits"
+            )
+
+
+def _best_pooling(x: Tensor, target: Tensor) -> str | None:
+    """Name the pooling that comes closest to making `target` of `x`, if any does."""
+    best_name = None
+    least_error = math.inf
+
+    for name, pool in POOLING_BETWEEN_MODULES.items():
+        try:
+            pooled = pool(x)
+        except (IndexError, RuntimeError):  # not that many axes
+            continue
+        error = _relative_error(pooled, target)
+        if error <= _relative_tolerance(target) and error < least_error:
+            best_name = name
+            least_error = error
+
+    return best_name
+
+
+def _relative_error(tensor: Tensor, reference: Tensor) -> float:
+    """Return the largest difference over the largest value; infinite for other shapes."""
+    if tensor is reference:
+        return 0.0
+    if tensor.shape != reference.shape or not tensor.numel():
+        return math.inf
+    if not tensor.is_floating_point() or not reference.is_floating_point():
+        return math.inf
+
+    gap = float((tensor.to(reference.device) - reference).abs().max())
+    size = float(reference.abs().max())
+    if size > 0:
+        return gap / size
+    return math.inf if gap else 0.0
+
+
+def _relative_tolerance(reference: Tensor) -> float:
+    """Return the relative error that another order of the same operations may make.
+
+    A hundred units of rounding, but at most 2 %, which bfloat16 would exceed.
+    """
+    if not reference.is_floating_point():
+        return 0.0
+    return min(100 * torch.finfo(reference.dtype).eps, 0.02)
+
+
+def _untraceable_message(forward_trace: ForwardTrace, steps: Sequence[Step]) -> str:
+    passed = "".join(f" > {module_name}" for _, module_name in steps if module_name)
+    return (
+        f"`head`: cannot follow the model from {forward_trace.layers[-1]!r}{passed} to its output. "
+        "The last of `layers` must be the model's last layer, followed by modules and pooling "
+        "only; else give `head` as a callable from a layer's output to logits"
+    )
