@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import nudging
-from lab.results.report import Row, arguments, at_least_one, compare, publish
+from lab.results.publish import Row, arguments, at_least_one, compare, publish
 from lab.studies.credit_run import Case, joined, run
 from lab.studies.credit_table import order_row, spent
 from lab.studies.sweep import executing

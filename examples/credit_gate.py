@@ -14,7 +14,7 @@ import xarray as xr
 import nudging
 from lab.data.images import load
 from lab.data.samples import subset
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.publish import Row, arguments, compare, publish
 from lab.studies.credit_run import gauge, joined
 from lab.studies.credit_table import order_row, spent
 from lab.training.local_training import Recipe

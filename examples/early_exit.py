@@ -12,7 +12,7 @@ from pathlib import Path
 import xarray as xr
 
 from lab.data import text, text_report
-from lab.results.report import SCALES, at_least_one, publish
+from lab.results.publish import SCALES, at_least_one, publish
 from lab.studies import exit_study
 from lab.studies.exit_figures import draw_details, draw_tradeoffs
 from lab.training.scales import counted

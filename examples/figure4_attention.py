@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from lab.results.report import Row, arguments, publish
+from lab.results.publish import Row, arguments, publish
 from lab.studies.main_runs import KINDS, main_runs, publish_nothing_seen
 from lab.training.scales import base
 

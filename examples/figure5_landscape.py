@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import landscape
-from lab.results.report import Row, arguments, compare, publish, write_atomically
+from lab.results.publish import Row, arguments, compare, publish, write_atomically
 from lab.studies.surfaces import measure_surfaces
 from lab.training.scales import LABELS, base
 

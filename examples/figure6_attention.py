@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import xarray as xr
 
 import attention
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.publish import Row, arguments, compare, publish
 from lab.studies.main_runs import main_runs, publish_nothing_seen
 from lab.training.scales import base
 

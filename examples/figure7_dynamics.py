@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import gradients
-from lab.results.report import Row, arguments, publish
+from lab.results.publish import Row, arguments, publish
 from lab.studies.main_runs import KINDS, main_runs
 from lab.training.scales import LABELS
 

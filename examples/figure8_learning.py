@@ -10,7 +10,7 @@ where there are fewer than 100.
 
 import xarray as xr
 
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.publish import Row, arguments, compare, publish
 from lab.studies.learning_curves import draw_learning
 from lab.studies.main_runs import KINDS, main_runs
 from lab.training.scales import LABELS

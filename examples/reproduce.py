@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab.results.catalogue import find_scripts, question
 from lab.results.page import write_page
-from lab.results.report import SCALES, at_least_one
+from lab.results.publish import SCALES, at_least_one
 from lab.results.running import is_there, options_of, run
 
 

@@ -9,7 +9,7 @@ the others those of table 15.
 
 from dataclasses import replace
 
-from lab.results.report import arguments
+from lab.results.publish import arguments
 from lab.studies.study import Cell, study
 from lab.training.scales import LABELS, base
 

@@ -8,7 +8,7 @@ paper does not say otherwise (alpha 25 on CIFAR-10, 100 on CIFAR-100).
 
 from dataclasses import replace
 
-from lab.results.report import arguments
+from lab.results.publish import arguments
 from lab.studies.study import Cell, study
 from lab.training.scales import base
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import xarray as xr
 
-from lab.results.report import arguments, at_least_one, publish
+from lab.results.publish import arguments, at_least_one, publish
 from lab.studies.alpha_rows import rows_of, stage_rows
 from lab.studies.alpha_search import compare_searches, draw_searches, join_searches
 from lab.studies.sweep import executing, sweep

@@ -10,7 +10,7 @@ all.
 
 from dataclasses import replace
 
-from lab.results.report import arguments
+from lab.results.publish import arguments
 from lab.studies.study import Cell, study
 from lab.training.scales import LABELS, base
 from lab.training.strengths import TABLE_15

@@ -8,7 +8,7 @@ runs anew and does not give them, nor alpha: we keep those of table 15 for the n
 
 from dataclasses import replace
 
-from lab.results.report import arguments
+from lab.results.publish import arguments
 from lab.studies.study import Cell, study
 from lab.training.scales import LABELS, base
 

@@ -9,7 +9,7 @@ Scale smoke sends small digits through the same code, on the two smaller network
 
 from dataclasses import replace
 
-from lab.results.report import arguments
+from lab.results.publish import arguments
 from lab.studies.study import Cell, study
 from lab.training.scales import LABELS, base
 from lab.training.strengths import TABLES_16_TO_19

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.publish import Row, arguments, compare, publish
 from lab.studies.study import Cell, draw_changes, rows_of, run_cells
 from lab.training.scales import FIRST_SEED, base, budget_of, seeds
 from lab.training.strengths import TABLE_26

@@ -10,7 +10,7 @@ the dilution factor sqrt(backbone / (backbone + branches)), which needs no data.
 
 import xarray as xr
 
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.publish import Row, arguments, compare, publish
 from lab.studies.initial_gradient import draw_reductions, measure
 from lab.training.scales import LABELS, base, counted, seeds
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import gradients
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.publish import Row, arguments, compare, publish
 from lab.studies.main_runs import main_runs, trace_of
 from lab.training.scales import LABELS
 

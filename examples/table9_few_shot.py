@@ -9,7 +9,7 @@ leave the larger sets out, and with `--data` all three tables use the same image
 
 from dataclasses import replace
 
-from lab.results.report import arguments
+from lab.results.publish import arguments
 from lab.studies.study import Cell, study
 from lab.training.scales import base
 

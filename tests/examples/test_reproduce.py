@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 GOOD = '''"""Does <b> & "this" work? (table {number})"""
 import matplotlib.pyplot as plt
 import xarray as xr
-from lab.results.report import Row, arguments, publish
+from lab.results.publish import Row, arguments, publish
 args = arguments(__doc__, output="x.nc").parse_args()
 assert args.scale == "smoke" and args.seeds == 3
 figure, ax = plt.subplots(figsize=(3, 2))

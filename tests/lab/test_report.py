@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import pytest
 import xarray as xr
 
-from lab.results import report
-from lab.results.report import Row, compare, publish
+from lab.results import publish as report
+from lab.results.publish import Row, compare, publish
 
 ROOT = Path(__file__).parents[2]
 

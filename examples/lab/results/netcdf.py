@@ -10,7 +10,7 @@ import xarray as xr
 
 
 def writer(result: xr.Dataset) -> Callable[[Path], object]:
-    """What writes a Dataset, for `lab.results.report.write_atomically`."""
+    """What writes a Dataset, for `lab.results.publish.write_atomically`."""
 
     def write(path: Path) -> None:
         # By way of memory: HDF5 cannot close a file for which there is no room, and h5netcdf then

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.results.record import read_record
-from lab.results.report import VERDICTS, shown, write_atomically
+from lab.results.publish import VERDICTS, shown, write_atomically
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #c4320a; --dim: #6e7781; }

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lab.results.report import Row
+from lab.results.publish import Row
 
 _KINDS: dict[str, type] = {"budget": str, "figures": list, "rows": list}
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """What `lab.results.report.publish` wrote; None if there is no such file.
+    """What `lab.results.publish.publish` wrote; None if there is no such file.
 
     Raises:
         ValueError: If it is damaged; says how.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from lab.results.report import Row
+from lab.results.publish import Row
 from lab.studies.alpha_search import COARSE, GRID, METHODS, fine
 from lab.training.scales import FIRST_SEED, counted
 

@@ -16,8 +16,8 @@ from lab.backbones.resmlp import LAYERS
 from lab.data.images import Images, load
 from lab.data.samples import subset
 from lab.results import netcdf
-from lab.results.cache import read_dataset
-from lab.results.report import write_atomically
+from lab.results.files import read_dataset
+from lab.results.publish import write_atomically
 from lab.training.local_training import Recipe, Trained, train
 
 ETAS = (0.003, 0.01)

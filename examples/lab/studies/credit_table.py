@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 
-from lab.results.report import Row
+from lab.results.publish import Row
 from lab.training.scales import counted
 
 

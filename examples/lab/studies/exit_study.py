@@ -13,7 +13,7 @@ import xarray as xr
 import probes
 from lab.backbones.character_model import CharacterModel
 from lab.data.text import Corpus, windows
-from lab.results.report import Row
+from lab.results.publish import Row
 from lab.training.train_text import Variant, train
 
 TAU = 0.95

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import xarray as xr
 
-from lab.results.report import Row, publish
+from lab.results.publish import Row, publish
 from lab.studies.sweep import executing, sweep
 from lab.training.recipe import Recipe
 from lab.training.scales import ALPHA_20, SMALL, base, budget_of, seeds
@@ -22,7 +22,7 @@ def main_runs(
     """Train (or find in the cache) both kinds over the seeds.
 
     Args:
-        args: From `lab.results.report.arguments`.
+        args: From `lab.results.publish.arguments`.
         backbones: Which.
         data: What the paper used.
 
@@ -62,8 +62,8 @@ def publish_nothing_seen(
     Args:
         run: From `main_runs`, without `seen_epoch`.
         rows: What the figure compares, undefined here.
-        figures: Names of its figures, as for `lab.results.report.publish`.
-        output, budget: As for `lab.results.report.publish`.
+        figures: Names of its figures, as for `lab.results.publish.publish`.
+        output, budget: As for `lab.results.publish.publish`.
     """
     words = "all runs diverged before attention was measured"
     drawn = {}

@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lab.results.report import Row, compare, publish
+from lab.results.publish import Row, compare, publish
 from lab.results.statistics import paired
 from lab.studies.sweep import executing, sweep
 from lab.training.recipe import Recipe

@@ -18,8 +18,8 @@ from accelerate import Accelerator
 
 from lab.data.images import load
 from lab.results import netcdf
-from lab.results.cache import read_dataset
-from lab.results.report import write_atomically
+from lab.results.files import read_dataset
+from lab.results.publish import write_atomically
 from lab.training.recipe import Recipe
 from lab.training.train import train
 from resonance_toolkit import spread

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import xarray as xr
 
-from lab.results.cache import read_state
-from lab.results.report import write_atomically
+from lab.results.files import read_state
+from lab.results.publish import write_atomically
 from lab.training.sharding import gathered, load
 
 if TYPE_CHECKING:

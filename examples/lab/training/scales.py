@@ -56,7 +56,7 @@ def base(backbone: str, args: argparse.Namespace, paper_data: str, **changes: An
 
     Args:
         backbone: As for `Recipe`.
-        args: From `lab.results.report.arguments`.
+        args: From `lab.results.publish.arguments`.
         paper_data: What the paper used: the default except at scale smoke.
         changes: Fields of the recipe that are the script's own; these win.
     """

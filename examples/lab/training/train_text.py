@@ -13,8 +13,8 @@ from tqdm import tqdm
 import probes
 from lab.backbones.character_model import CharacterModel
 from lab.data.text import Corpus, windows
-from lab.results.cache import read_state
-from lab.results.report import write_atomically
+from lab.results.files import read_state
+from lab.results.publish import write_atomically
 from probes import weightings
 
 
