@@ -11,7 +11,8 @@ from playwright.sync_api import sync_playwright
 import landscape
 import probes
 from lab.results.page import write_page
-from lab.results.publish import Row, publish
+from lab.results.publish import publish
+from lab.results.verdicts import Row
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)

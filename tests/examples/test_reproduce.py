@@ -19,7 +19,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 GOOD = '''"""Does <b> & "this" work? (table {number})"""
 import matplotlib.pyplot as plt
 import xarray as xr
-from lab.results.publish import Row, arguments, publish
+from lab.results.options import arguments
+from lab.results.publish import publish
+from lab.results.verdicts import Row
 args = arguments(__doc__, output="x.nc").parse_args()
 assert args.scale == "smoke" and args.seeds == 3
 figure, ax = plt.subplots(figsize=(3, 2))
@@ -183,7 +185,7 @@ def test_a_damaged_table_is_reported_and_the_others_are_shown(tmp_path, damage):
 
 def test_a_list_names_every_script_and_runs_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reproduce_script, "run", lambda *_, **__: pytest.fail("was run"))
+    monkeypatch.setattr(reproduce_script, "run_script", lambda *_, **__: pytest.fail("was run"))
     reproduce_script.main(["--list"])
     lines = capsys.readouterr().out.splitlines()
     scripts = {path.stem for path in EXAMPLES.glob("*.py")} - {"quickstart", "reproduce"}

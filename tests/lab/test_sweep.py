@@ -1,3 +1,5 @@
+"""Sweeps: what is kept, what is made again, and what ends without doing harm."""
+
 import errno
 import os
 import signal
@@ -16,7 +18,8 @@ import torch
 import xarray as xr
 
 from lab.studies import sweep as module
-from lab.studies.sweep import executing, key_of, sweep
+from lab.studies.executing import executing
+from lab.studies.sweep import key_of, sweep
 from lab.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -36,15 +39,15 @@ def _one_thread():
 @pytest.fixture
 def trained(monkeypatch):
     """What was really trained."""
-    done = []
+    trained_recipes = []
 
     def counted(recipe, **settings):
-        done.append(recipe)
+        trained_recipes.append(recipe)
         return train(recipe, **settings)
 
     train = module.train
     monkeypatch.setattr(module, "train", counted)
-    return done
+    return trained_recipes
 
 
 def test_finished_runs_are_not_repeated(tmp_path, trained):
