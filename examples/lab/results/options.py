@@ -80,9 +80,8 @@ def format_runs(runs: Sequence[Mapping[str, object]]) -> str:
             0
             20
     """
-    rows = list(dict.fromkeys(tuple(map(str, run.values())) for run in runs))
-    names = list(runs[0])
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    rows = list(dict.fromkeys(tuple(map(_format_setting, run.values())) for run in runs))
+    columns = dict(zip(runs[0], zip(*rows, strict=True), strict=True))
 
     shared = [(name, values[0]) for name, values in columns.items() if len(set(values)) == 1]
     varying = [(name, *values) for name, values in columns.items() if len(set(values)) > 1]
@@ -92,6 +91,10 @@ def format_runs(runs: Sequence[Mapping[str, object]]) -> str:
     if varying:
         lines += ["and each with", *_indent(text_table(list(zip(*varying, strict=True))))]
     return "\n".join(lines)
+
+
+def _format_setting(value: object) -> str:
+    return "''" if value == "" else str(value)  # an empty text would look like a gap
 
 
 def _indent(table: str) -> list[str]:
