@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> None:
         shared |= {"fitting_epochs": fitting_epochs, **asdict(recipe)}
         exit_showing([shared | {"seed": seed} for seed in seeds])
 
+    # Every credit is measured on the same network.
     images = subset(load(data), per_class)
     by_seed = [
         gauge_credits(images, seed, recipe, CREDITS, epochs=fitting_epochs) for seed in seeds
@@ -73,6 +74,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def table(result: xr.Dataset, scale: str) -> list[Row]:
     """Compare published numbers and orders with ours."""
+    # The means over h_1 ... h_3, at the only eta there is.
     deep = result.isel(layer=slice(1, -1), eta=0).mean(["layer", "seed"])
 
     rows = []

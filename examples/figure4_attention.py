@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def measure_focus(weight: xr.DataArray) -> xr.DataArray:
     """Sum the attention, averaged over heads, on the quarter of the patches that has most."""
+    # Averaged over heads first: what counts is where the layer looks, not each head.
     weight = weight.mean("head").isel(layer=0, drop=True).transpose(..., "key")
     quarter = weight.sizes["key"] // 4
     highest = np.sort(weight.values, axis=-1)[..., -quarter:]

@@ -60,14 +60,17 @@ def main(argv: list[str] | None = None) -> None:
         words = f"{samples} images, {size} x {size} points"
         labels_by_budget.setdefault(words, []).append(LABELS[name])
 
+        # Larger images and wider heads have more parameters, and dilute differently.
         like_the_paper = (images.image, images.classes) == (32, CLASSES[name])
         for n, published in zip(BRANCHES, PUBLISHED[name], strict=True):
             label = f"{LABELS[name]}, {n} x"
             part = dilution.sel(n=n)
             rows += rows_of(label, published, part, like_the_paper=like_the_paper)
 
-        titled = {f"{LABELS[name]}, {title}": each for title, each in surfaces.items()}
-        landscape.plot_surfaces(titled, figure=panel)
+        titled_surfaces = {
+            f"{LABELS[name]}, {title}": surface for title, surface in surfaces.items()
+        }
+        landscape.plot_surfaces(titled_surfaces, figure=panel)
         pages.append(landscape.html_surface(surfaces["plain"]))
 
     labels = [LABELS[name] for name in recipes]
@@ -75,8 +78,8 @@ def main(argv: list[str] | None = None) -> None:
     result = xr.concat(dilutions, dim=architecture, combine_attrs="drop_conflicts")
 
     sets = dict.fromkeys(recipe.data.rsplit("/", 1)[-1] for recipe in recipes.values())
-    spent = [f"{'/'.join(names)} {words}" for words, names in labels_by_budget.items()]
-    budget = f"{'/'.join(sets)}: {'; '.join(spent)}"
+    budgets = [f"{'/'.join(names)} {words}" for words, names in labels_by_budget.items()]
+    budget = f"{'/'.join(sets)}: {'; '.join(budgets)}"
     publish(result, figure, rows, output=args.output, budget=budget)
     write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(pages[0])})
 

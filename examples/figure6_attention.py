@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> None:
         publish_nothing_seen(run, rows, figures=names, output=args.output, budget=budget)
         return
 
+    # The published stages, or the same shares of a shorter training.
     measured = attention_of(run)
     last_epoch = min(int(measured["epoch"][-1]), 100)
     epochs = [last_epoch * stage / 100 for stage in STAGES]

@@ -68,6 +68,7 @@ def summary(run: xr.Dataset) -> list[float]:
     last_epoch = min(run.sizes["epoch"], 100)
     final_accuracy = accuracy[:, last_epoch - 1].mean().item()
 
+    # Epochs are counted from one.
     gap = (run["train_accuracy"] - accuracy).mean("seed")
     stages = [max(round(share * last_epoch), 1) for share in (0.1, 0.5, 1)]
     gaps = [gap.values[epoch - 1].item() for epoch in stages]

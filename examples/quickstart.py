@@ -49,6 +49,7 @@ def train(images: Images, n: int, args: argparse.Namespace) -> xr.Dataset:
     model = tiny_vit(images.classes, image=images.image, channels=images.channels)
     probe = probes.attach(model, "blocks.*", n=n, alpha=args.alpha) if n else None
 
+    # A probe gives the optimizer its active branches; the static ones stay as they are.
     parameters = [*model.parameters(), *(probe.parameters() if probe else ())]
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.05)
     generator = torch.Generator().manual_seed(args.seed)

@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     damaged = write_page(args.folder, titles, failed)
     print(f"wrote {args.folder / 'index.html'}")
 
+    # The page is written in any case; a failure is still a failure.
     troubles = {"failed": failed, "left a damaged result": damaged}
     complaints = [
         f"{len(names)} of {len(scripts)} {words}: {', '.join(names)}"

@@ -39,8 +39,8 @@ def main(argv: list[str] | None = None) -> None:
 
     with executing(args) as executor:
 
-        def run(wanted: Sequence[Recipe]) -> list[xr.Dataset]:
-            return sweep(wanted, cache=args.cache, executor=executor)
+        def run(requested: Sequence[Recipe]) -> list[xr.Dataset]:
+            return sweep(requested, cache=args.cache, executor=executor)
 
         searches = {
             place: compare_searches(recipe, seeds, run) for place, recipe in recipes.items()

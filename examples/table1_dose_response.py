@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
             if backbone not in row or n not in NUMBERS[args.scale][backbone]:
                 continue
 
+            # Below the paper's scale, one plain model serves all numbers of branches.
             plain = recipe_for(backbone, args, "cifar100")
             alpha, weight_decay = TABLE_15[n][backbone]
             if args.scale == "paper":

@@ -53,6 +53,8 @@ def main(argv: list[str] | None = None) -> None:
 
             for backbone, (accuracy, change) in zip(SMALL, row, strict=True):
                 labels = {"control": f"{control}, {n} x", "architecture": LABELS[backbone]}
+
+                # The paper gives the accuracy and its change: the plain one follows.
                 published = round(accuracy - change, 1), accuracy
 
                 plain = recipe_for(backbone, args, "cifar100")

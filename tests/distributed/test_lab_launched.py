@@ -205,10 +205,13 @@ def test_fp16_with_its_loss_scaler(monkeypatch, trace_every):
             half = train(recipe)
         finally:
             AcceleratorState._reset_state()
+
     assert seen == {"torch.float16"}
     assert scalers[0].get_scale() == 1024  # no update was skipped
+
     for name in (*MEASURED[:3], *(["grad_norm"] if trace_every else [])):
         np.testing.assert_allclose(half[name], full[name], rtol=5e-3, err_msg=name)
+
     if trace_every:
         np.testing.assert_allclose(half["cosine_total"], full["cosine_total"], atol=5e-3)
 

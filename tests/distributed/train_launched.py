@@ -35,6 +35,7 @@ def main(folder: Path) -> None:
         run = run_case(case, folder / f"cache of {name}", folder / f"{name}.pt")
         if PartialState().is_main_process:
             run.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
+
     PartialState().destroy_process_group()
 
 
@@ -68,6 +69,7 @@ def run_case(case: dict[str, Any], cache: Path, begun: Path) -> xr.Dataset:
         ) as trained,
     ):
         (run,) = sweep([recipe], cache=cache)
+
     return run.assign_attrs(computed_in=", ".join(sorted(precisions)), trained=trained.call_count)
 
 

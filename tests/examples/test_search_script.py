@@ -51,6 +51,7 @@ def test_the_search_covers_table_15(searched):
     assert asked == {place: (rate, decay) for place, (rate, decay, _) in CHOSEN.items()}
     assert {recipe.data for recipe in recipes} == {"cifar100"}
     assert data["seed"].values.tolist() == list(range(42, 52))
+
     found = {row.quantity: row for row in rows}
     for (n, name), (_, _, alpha) in CHOSEN.items():
         row = found[f"{name}, {n} x, alpha of the grid"]
@@ -64,6 +65,7 @@ def test_the_search_covers_tables_16_to_19(searched, tmp_path):
             (tmp_path / part / label).mkdir(parents=True)
             for index in range(10):
                 Image.new("RGB", (40, 30)).save(tmp_path / part / label / f"{index}.png")
+
     names = ["resnet18", "vit_base"]
     options = ["--architectures", *names, "--data", str(tmp_path)]
     table15_alpha_search.main(["--scale", "paper", *options])
@@ -71,17 +73,21 @@ def test_the_search_covers_tables_16_to_19(searched, tmp_path):
     assert [(r.backbone, r.n) for r in recipes] == [(b, n) for b in names for n in (1, 10, 20)]
     assert data["seed"].values.tolist() == [42, 43, 44, 45]
     assert data["alpha"].sizes["architecture"] == 2
+
     resnet = recipes[0]
     assert (resnet.optimizer, resnet.lr, resnet.batch, resnet.epochs) == ("sgd", 0.2, 512, 90)
     assert (resnet.image, resnet.milestones, resnet.data) == (224, (30, 60, 80), str(tmp_path))
+
     held = Recipe(**asdict(resnet) | {"held_out": 0.1}).images()
     assert len(held.x_train) == 18
     assert all("/train/" in name for name in held.x_test.tolist())
+
     found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
     by_seed = zip((0.0178, 0.0042, 0.0178, 0.0032), range(42, 46), strict=True)
     for alpha, seed in by_seed:
         expected = alpha, seed / 100, "disagrees"
         assert found[f"ResNet-18, 1 x, seed {seed}, alpha of two stages"] == expected
+
     assert found["ResNet-18, 10 x, seed 43, alpha of two stages"] == (0.5623, 0.43, "agrees")
     assert found["candidates of stage 1"][2] == "agrees"
     assert len(rows) == 2 + 6 * (4 + len(METHODS))

@@ -42,6 +42,7 @@ def test_every_script_shows_its_runs_and_makes_none(name, tmp_path, monkeypatch,
         main(["--scale", "paper", "--show-recipe"])
 
     assert end.value.code == 0
+
     runs = read_runs(capsys.readouterr().out)
     assert all(int(run["epochs"]) > 0 and int(run["seed"]) >= 42 for run in runs)
     assert list(tmp_path.iterdir()) == []
@@ -71,6 +72,7 @@ def test_what_is_shown_is_what_is_run(script, module, scale, monkeypatch, capsys
     options = ["--scale", scale, "--data", "digits"]
     with pytest.raises(SystemExit):
         script.main([*options, "--show-recipe"])
+
     shown = capsys.readouterr().out
 
     swept = []

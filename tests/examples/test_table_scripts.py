@@ -53,8 +53,10 @@ def test_table_1_asks_for_tables_1_and_15(cells_of, scale):
     numbers = {"CNN": {20}, "ViT-6L": {1, 20} if scale == "smoke" else {1, 7, 10, 20}}
     if scale == "paper":
         numbers = {}
+
     assert places == {(a, n) for a in TABLE_1 for n in numbers.get(a, {1, 7, 10, 20})}
     assert len(cells) == len(places)
+
     for cell in cells:
         name, n = cell.labels["architecture"], cell.labels["n"]
         rate, decay, alpha = CHOSEN[n, name]
@@ -65,6 +67,7 @@ def test_table_1_asks_for_tables_1_and_15(cells_of, scale):
         assert cell.plain.backbone == {"MLP": "mlp", "CNN": "cnn", "ViT-6L": "vit6"}[name]
         assert cell.plain.weight_decay == (decay if scale == "paper" else CHOSEN[20, name][1])
         assert cell.plain.data == ("digits" if scale == "smoke" else "cifar100")
+
         if scale == "paper":
             assert (cell.plain.lr, cell.plain.epochs, cell.plain.per_class) == (rate, 200, None)
 
@@ -80,6 +83,7 @@ def test_table_6_changes_what_each_control_is_about(cells_of, scale):
     numbers = (1, 10, 20) if scale == "paper" else (20,)
     labels = [(f"{c}, {n} x", a) for c in asked for n in numbers for a in TABLE_1]
     assert [(c.labels["control"], c.labels["architecture"]) for c in cells] == labels
+
     for cell in cells:
         control, _, number = cell.labels["control"].partition(", ")
         n = int(number.removesuffix(" x"))
@@ -95,6 +99,7 @@ def test_table_29_compares_all_active_with_one(cells_of, scale):
     published = [(24.6, 20.7), (39.9, 36.2), (36.2, 42.1), (24.6, 23.7), (40.0, 33.9), (36.5, 44.0)]
     assert [cell.published for cell in cells] == published
     assert [c.labels["active"] for c in cells] == [label for label in active for _ in range(3)]
+
     for cell in cells:
         assert cell.asymmetric.active == active[cell.labels["active"]]
         assert cell.asymmetric.n == 3
@@ -126,6 +131,7 @@ def test_table_3_attaches_at_the_stage_it_names(scale):
     numbers = (1, 100) if scale == "smoke" else (1, 20, 100, 300)
     labels = [(stage, n) for stage in strengths for n in numbers]
     assert [(cell.labels["stage"], cell.labels["n"]) for cell in cells] == labels
+
     for cell in cells:
         stage, n = cell.labels["stage"], cell.labels["n"]
         where = {"layers": stage[:2].lower(), "n": n, "alpha": strengths[stage][n]}
@@ -137,6 +143,7 @@ def test_table_26_is_compared_seed_by_seed():
     cells = table3_coatnet.cells_of(Namespace(scale="paper", data=None))
     means = [75.26, 75.88, 75.59, 74.54, 75.91, 76.76, 77.08, 76.82]  # table 3
     assert [cell.published for cell in cells] == [(75.34, mean) for mean in means]
+
     coords = {"training": ["plain", "asymmetric"], "stage": list(table3_coatnet.KINDS.values())}
     coords |= {"n": [1, 20, 100, 300], "seed": [42, 43, 44, 45, 46, 47]}
     accuracy = xr.DataArray(0.0, coords, list(coords)).copy()
@@ -144,6 +151,7 @@ def test_table_26_is_compared_seed_by_seed():
     accuracy.loc[{"training": "asymmetric", "seed": 46, "stage": "S2 (convolution)"}] = 74.7
     rows = table3_coatnet.seed_rows(cells, xr.Dataset({"accuracy": accuracy}), "paper")
     assert len(rows) == 8 * 5
+
     found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
     one = "S2 (convolution), 1 x, seed 44, accuracy / %"
     assert found[one] == (75.94, 76.0, "agrees")

@@ -19,16 +19,19 @@ def test_searches_find_the_best_alpha():
             value = 0.9 - 0.1 * abs(np.log(recipe.alpha / peak))
             value = np.nan if recipe.alpha == 10.0 else value
             runs.append(xr.Dataset({"test_accuracy": ("epoch", [value])}))
+
         return runs
 
     found = compare_searches(Recipe(n=20), [42, 43], run)
     np.testing.assert_allclose(found["alpha"].sel({"search": "grid"}), [GRID[2], GRID[7]])
+
     best = [
         fine_candidates(0.316227766),
         fine_candidates(COARSE[3]),
     ]  # at 10 the second seed's coarse run diverges
     nearest = [a[np.argmin(abs(np.log(a / p)))] for a, p in zip(best, (0.5, 30.0), strict=True)]
     np.testing.assert_allclose(found["alpha"].sel({"search": "two stages"}), nearest)
+
     searching, final = asked[:-8], asked[-8:]
     assert {recipe.held_out for recipe in searching} == {0.1}
     assert len(searching) == 2 * (10 + 5 + 9)

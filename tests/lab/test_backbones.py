@@ -28,6 +28,7 @@ def test_coatnet_has_the_published_stages():
         kinds = [type(m).__name__ for m in stage.modules()]
         kind = "Conv2d" if name == "s0" else BLOCKS.get(name, "TransformerBlock2d")
         assert kinds.count(kind) == blocks, name
+
     assert model.head(h).shape == (2, 100)
 
 
@@ -54,6 +55,7 @@ def test_coatnet_learns_a_batch_by_heart():
         loss = nn.functional.cross_entropy(model(x), y)
         (loss + probe.loss(y)).backward()
         optimizer.step()
+
     assert loss < 0.1
     assert all(p.grad is not None for p in model.parameters())
 
@@ -75,6 +77,7 @@ def test_attachment_points_have_the_published_widths(name):
     probe = probes.attach(model, backbones.LAYERS[name], n=1, sample=sample)
     assert tuple(probe._by_layer()[layer].width for layer in probe.layers) == WIDTHS[name]
     assert probe.settings.classes == (100 if name == "coatnet" else 1000)
+
     if name.startswith("vit"):
         assert {pool.kind for pool in probe.pools.values()} == {"cls"}
         assert probe.layers == [f"blocks.{block - 1}" for block in (3, 6, 9)]

@@ -22,18 +22,22 @@ from tests.helpers.lab_runs import ARGS, accuracy_of, make_up_runs
 @pytest.fixture
 def cells(monkeypatch):
     monkeypatch.setattr(study, "sweep", make_up_runs)
-    found = []
+
+    cells = []
     for backbone, n in (("mlp", 20), ("mlp", 3), ("cnn", 20)):
         plain = Recipe(backbone=backbone)
         labels = {"architecture": backbone, "n": n}
+        asymmetric = replace(plain, n=n, alpha=2.0)
         alphas = {42: 7.0} if backbone == "cnn" else None
-        found.append(Cell(labels, plain, replace(plain, n=n, alpha=2.0), (30.0, 31.5), alphas))
-    return found
+        cells.append(Cell(labels, plain, asymmetric, (30.0, 31.5), alphas))
+
+    return cells
 
 
 def test_every_run_lands_in_its_cell(cells):
     result = run_cells(cells, ARGS, [42, 43])
     assert result["n"].values.tolist() == [3, 20]  # numbers in order
+
     for cell in cells:
         for seed in (42, 43):
             here = result["accuracy"].sel(cell.labels).sel(seed=seed)
@@ -42,8 +46,10 @@ def test_every_run_lands_in_its_cell(cells):
             assert here.sel(training="asymmetric").item() == 100 * expected
             expected = accuracy_of(replace(cell.plain, seed=seed))
             assert here.sel(training="plain").item() == 100 * expected
+
     assert bool(result["accuracy"].sel(architecture="cnn", n=3).isnull().all())
     assert result["published_change"].sel(architecture="mlp", n=3).item() == 1.5
+
     mlp = result.sel(architecture="mlp", n=20)
     np.testing.assert_allclose(mlp["change"], 100 * (10 * 20 + 2.0 - 1.0) / 1e3)
 
@@ -54,6 +60,7 @@ def test_rows_and_figure_have_every_cell(cells):
     names = ["mlp, 20 x", "mlp, 3 x", "cnn, 20 x"]
     assert [row.quantity for row in rows] == [f"{name}, change / points" for name in names]
     assert {row.verdict for row in rows} == {"agrees"}
+
     figure = draw_changes(result, x="n", hue="architecture")
     mlp, cnn = figure.axes
     points = [line for line in mlp.get_lines() if line.get_label() == "published"]
@@ -62,11 +69,15 @@ def test_rows_and_figure_have_every_cell(cells):
 
 
 def _diverging(lost):
-    def runs(recipes, **_):
-        found = make_up_runs(recipes)
-        return [run * np.nan if lost(r) else run for r, run in zip(recipes, found, strict=True)]
+    """Make up runs, of which those diverge whose recipe is lost."""
 
-    return runs
+    def make_up(recipes, **_):
+        runs = make_up_runs(recipes)
+        return [
+            run * np.nan if lost(recipe) else run for recipe, run in zip(recipes, runs, strict=True)
+        ]
+
+    return make_up
 
 
 @pytest.mark.parametrize(
@@ -83,14 +94,19 @@ def test_a_table_is_written_though_runs_diverged(
     cells, lost, words, here, monkeypatch, tmp_path, capsys
 ):
     monkeypatch.setattr(study, "sweep", _diverging(lost))
-    figures, drawn = [], study.draw_changes
-    monkeypatch.setattr(
-        study, "draw_changes", lambda *a, **k: figures.append(drawn(*a, **k)) or figures[0]
-    )
+    draw, figures = study.draw_changes, []
+
+    def keep_figure(*args, **settings):
+        figures.append(draw(*args, **settings))
+        return figures[0]
+
+    monkeypatch.setattr(study, "draw_changes", keep_figure)
     path = tmp_path / "table.nc"
+
     # All pairs of a seed are shifted alike: without a searched strength for one seed.
     cells = [replace(cell, alphas=None) for cell in cells]
     study.study(cells, Namespace(**vars(ARGS) | {"output": path, "scale": "paper"}))
+
     result = xr.load_dataset(path, engine="h5netcdf")
     rows = json.loads(path.with_suffix(".json").read_text())["rows"]
     for row, expected in zip(rows, here, strict=True):
@@ -101,9 +117,11 @@ def test_a_table_is_written_though_runs_diverged(
         else:
             assert row["here"] == pytest.approx(expected)
             assert row["verdict"] == "agrees"
+
     assert int(result["change"].notnull().sum()) == sum(value is not None for value in here)
     assert path.with_suffix(".png").is_file()
     assert {text.get_text() for ax in figures[0].axes for text in ax.texts} == words
+
     (legend,) = figures[0].legends
     labels = {text.get_text() for text in legend.get_texts()}
     assert labels == ({"published", "here, 95 % interval"} if any(here) else set())

@@ -29,6 +29,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, backbone):
     monkeypatch.setattr(module, "evaluate", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         train(recipe, checkpoint=path, every=1)
+
     monkeypatch.undo()
     resumed = train(recipe, checkpoint=path, every=1)
     xr.testing.assert_allclose(whole, resumed, rtol=1e-12)
@@ -50,7 +51,9 @@ def test_a_run_may_be_interrupted_again_before_a_gradient_is_measured(tmp_path, 
         monkeypatch.setattr(module, "train_epoch", stop)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, checkpoint=path, every=1)
+
         monkeypatch.undo()
+
     xr.testing.assert_identical(train(recipe, checkpoint=path, every=1), whole)
 
 
@@ -107,6 +110,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monke
         patch.setattr(torch, "save", fails_the_second_time)
         with pytest.raises(OSError, match="no space left"):
             train(TINY, checkpoint=path, every=1)
+
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == before[0]
     xr.testing.assert_allclose(train(TINY, checkpoint=path), train(TINY), rtol=1e-12)

@@ -32,6 +32,7 @@ def test_a_run_is_kept_with_its_credit(tmp_path):
     again = run_case(case, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     assert again.drop_attrs().identical(found.drop_attrs())
+
     credit = nudging.load_credit(nudging.saved_credit(again))
     trained = train_locally("DFA", Images(*_first_ten()), seed=1, recipe=case.recipe)
     test = digits()
@@ -48,10 +49,12 @@ def test_a_network_that_diverges_is_recorded_and_kept(method, tmp_path):
         Case(method, 1, LocalRecipe(**settings, lr=1e30), "digits", 10), cache=tmp_path
     )
     assert found["diverged"].item() == 1
+
     for name in found.data_vars:
         if name != "diverged":
             assert bool(found[name].isnull().all()), name
             assert "long_name" in found[name].attrs
+
     (path,) = tmp_path.iterdir()
     before = path.stat().st_mtime_ns
     again = run_case(
@@ -59,9 +62,11 @@ def test_a_network_that_diverges_is_recorded_and_kept(method, tmp_path):
     )
     assert again.drop_attrs().identical(found.drop_attrs())
     assert path.stat().st_mtime_ns == before
+
     other = run_case(Case(method, 2, LocalRecipe(**settings), "digits", 10), cache=tmp_path)
     assert other["diverged"].item() == 0
     assert np.isfinite(other["final_accuracy"])
+
     both = join_cases([found, other], [method], [1, 2])
     assert both["diverged"].values.tolist() == [[1, 0]]
     assert both["final_accuracy"].isnull().values.tolist() == [[True, False]]
@@ -101,6 +106,7 @@ def test_the_audit_goes_on_after_networks_that_diverge(lost, tmp_path, monkeypat
     diverged = [int(name in lost) for name in ("SB", "CB", "DFA")]
     assert result["diverged"].values.ravel().tolist() == diverged
     assert result["final_accuracy"].isnull().values.ravel().tolist() == [x == 1 for x in diverged]
+
     printed = capsys.readouterr().out
     assert "1 of 1 networks diverged" in printed
     assert "undefined here: SB+pen" in printed
@@ -113,6 +119,7 @@ def test_a_damaged_run_is_made_again(tmp_path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.warns(UserWarning, match=f"{path.name} in the cache is damaged, run again"):
         again = run_case(case, cache=tmp_path)
+
     assert again.identical(found)
     assert run_case(case, cache=tmp_path).drop_attrs().identical(found.drop_attrs())  # whole again
 
@@ -126,8 +133,10 @@ def test_orders_are_judged_at_the_scale_of_the_paper_and_nudges_by_how_far_they_
     published, here = {"SB": -3.0, "CB": -1.0}, {"SB": -2.0, "CB": 1.0}
     row = order_row("deep_change", published, here, "paper")
     assert (row.published, row.here, row.verdict) == ("SB > CB", "SB > CB", "agrees")
+
     row = order_row("deep_cosine", published, {"SB": 1.0, "CB": -1.0}, "paper")
     assert (row.published, row.here, row.verdict) == ("CB > SB", "SB > CB", "disagrees")
     assert order_row("deep_cosine", published, here, "cpu").verdict == "not comparable"
+
     row = order_row("deep_cosine", published, {"SB": float("nan"), "CB": -1.0}, "paper")
     assert (row.here, row.verdict, row.note) == ("CB", "not comparable", "undefined here: SB")

@@ -26,11 +26,14 @@ def test_runs_are_those_of_plain_models(result):
     x, y = text.windows(CORPUS.validation)
     with torch.no_grad():
         loss = float(F.cross_entropy(model(x).flatten(0, 1), y.flatten()))
+
     cell = result.sel(variant="asymmetric 0.7", seed=2)
     assert cell["fixed_perplexity"].isel(layer=-1) == pytest.approx(np.exp(loss), rel=1e-5)
+
     single = train_text_model(CORPUS, exit_study.ONE_LAYER, TextRecipe(seed=2, epochs=1))
     with torch.no_grad():
         loss = float(F.cross_entropy(single(x).flatten(0, 1), y.flatten()))
+
     assert result["one_layer_perplexity"].sel(seed=2) == pytest.approx(np.exp(loss), rel=1e-5)
 
 

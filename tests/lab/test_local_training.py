@@ -47,6 +47,7 @@ def test_a_new_network_has_the_published_ratios():
         ratios.append((steps / size[:-1]).mean(1))
         far.append(np.mean(np.linalg.norm(h[-1] - h[0], axis=1) / size[0]))
         cosine.append(np.mean((h[0] * h[-1]).sum(1) / size[0] / size[-1]))
+
     np.testing.assert_allclose(np.mean(ratios, axis=0), 0.096, rtol=0.1)
     assert np.mean(far) == pytest.approx(0.196, rel=0.1)
     assert np.mean(cosine) == pytest.approx(0.981, abs=0.005)
@@ -67,14 +68,17 @@ def test_blocks_learn_from_their_own_credit_alone(model):
     h = [t.clone() for t in state.hidden.values()]
     assert torch.allclose(model(x), state.outputs)
     assert loss.item() == pytest.approx(F.cross_entropy(model(x), y).item())
+
     for i, block in enumerate(model.blocks):
         # By hand: the chain rule of one branch, with the slope of its own objective at its output.
         hidden = F.gelu(block.w1(block.ln(h[i])))
         slope = (list(credit.values())[i] + 2 * 0.3 * block.branch(h[i])) / 5
         torch.testing.assert_close(block.w2.weight.grad, slope.T @ hidden)
+
     torch.testing.assert_close(
         model.embed.weight.grad, credit["embed"].T @ x.flatten(1) / 5
     )  # and no penalty
+
     (head,) = torch.autograd.grad(F.cross_entropy(model(x), y), model.head.weight)
     torch.testing.assert_close(model.head.weight.grad, head)
 
@@ -102,6 +106,7 @@ def test_augmented_images_are_windows_of_the_padded_ones():
     x[0, :, 0, 0] = torch.tensor([0.5, 0.7])  # the darkest
     seen = augment_images(x, torch.Generator().manual_seed(0))
     assert seen.shape == x.shape
+
     padded = np.empty((40, 2, 10, 10), dtype=np.float32)
     padded[:] = np.array([0.5, 0.7])[:, None, None]
     padded[:, :, 1:9, 1:9] = x.numpy()
@@ -115,7 +120,9 @@ def test_augmented_images_are_windows_of_the_padded_ones():
         }
         found = [key for key, window in windows.items() if np.array_equal(window, image)]
         assert len(found) == 1
+
         kinds |= set(found)
+
     assert len(kinds) > 12  # of 18
 
 

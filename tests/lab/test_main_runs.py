@@ -50,6 +50,7 @@ def test_table_5_takes_architectures_with_unequal_steps():
         values = np.linspace(-0.5, 0.1 * length, 2 * length).reshape(2, length)
         coords = {"seed": [42, 43], "step": np.arange(length)}
         traces[name] = xr.Dataset({"cosine_total": (("seed", "step"), values)}, coords)
+
     found = table5_gradient_conflict.summarise_each(traces)
     for name, trace in traces.items():
         here = found.sel(architecture=name)
@@ -79,14 +80,19 @@ def test_figures_of_attention_say_that_runs_diverged(script, lost, monkeypatch, 
     script.main(["--seeds", "1", "--output", str(path)])
     record = json.loads(path.with_suffix(".json").read_text())
     assert len(record["rows"]) == (1 if script is figure4_attention else 12)
+
     for row in record["rows"]:
         assert row["here"] is None
         assert row["verdict"] == "not comparable"
+
     for name in record["figures"]:
         assert (tmp_path / name).is_file()
+
     assert ("statistics" in " ".join(record["figures"])) == (script is figure6_attention)
+
     said = "all runs diverged before attention was measured" in capsys.readouterr().out
     assert said == (lost == "all")
+
     if lost == "all":
         result = xr.load_dataset(path, engine="h5netcdf")
         assert result["diverged"].values.tolist() == [[1], [1]]

@@ -33,12 +33,15 @@ def test_everything_is_written_and_printed(tmp_path, figure, capsys):
     names = {path.name for path in output.parent.iterdir()}
     drawn = {f"table{more}.{kind}" for more in ("", ".more") for kind in ("png", "pdf")}
     assert names == {"table.nc", "table.json", *drawn}
+
     with xr.open_dataset(output, engine="h5netcdf") as saved:
         assert saved.attrs["budget"] == "2 epochs"
         assert saved["a"].item() == 1.0
+
     record = json.loads(output.with_suffix(".json").read_text())
     assert record["rows"][0]["here"] is None  # strict JSON has no NaN
     assert record["figures"] == ["table.png", "table.more.png"]
+
     printed = capsys.readouterr().out.splitlines()
     assert [cell.strip() for cell in printed[0].split("|")][1:4] == ["published", "here", "budget"]
     assert [cell.strip() for cell in printed[1].split("|")][:3] == ["gain", "9.2", "-"]
@@ -66,6 +69,7 @@ def test_a_full_disk_leaves_the_old_result(tmp_path, figure, monkeypatch, stage)
     monkeypatch.setattr(Path if stage == "write_bytes" else type(figure), stage, full)
     with pytest.raises(OSError, match="No space left"):
         publish(xr.Dataset({"a": ((), 2.0)}), figure, ROWS, output=output, budget="new")
+
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -24,6 +24,7 @@ def test_a_zero_head_is_the_last_layer(backbone):
     model = recipe.model(images)
     with torch.no_grad():
         assert not model.eval()(images.x_test[:2]).any()
+
     zeroed = {
         name
         for name, parameter in model.named_parameters()

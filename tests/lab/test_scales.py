@@ -23,6 +23,7 @@ def test_every_scale_has_a_recipe(backbone, scale):
     recipe = scales.recipe_for(backbone, Namespace(scale=scale, data=None), "cifar100", clip=3.0)
     assert recipe.data == ("digits" if scale == "smoke" else "cifar100")
     assert recipe.clip == 3.0
+
     if scale == "paper":  # tables 15, 20 and 24
         epochs = {"resnet18": 90, "resnet50": 90, "vit_small": 150, "vit_base": 150}
         assert recipe.epochs == epochs.get(backbone, 200)
@@ -107,6 +108,7 @@ def test_the_recipes_of_the_paper_are_the_published_ones(backbone):
     for name, value in PUBLISHED[backbone].items():
         here = used.get(name, options.get(name, getattr(recipe, name, None)))
         assert here == pytest.approx(value) if isinstance(value, float) else here == value, name
+
     known = {name for name in PUBLISHED[backbone] if hasattr(recipe, name)}
     assert set(scales.PAPER[backbone]) <= known, "a setting that this test does not know"
 

@@ -33,6 +33,7 @@ def test_the_loop_is_plain_training(kind, clip):
     optimizer = torch.optim.AdamW(learned, lr=3e-3, weight_decay=1e-2)
     if kind == "sgd":
         optimizer = torch.optim.SGD(learned, lr=3e-3, momentum=0.9, weight_decay=1e-2)
+
     for epoch in range(3):
         generator = torch.Generator().manual_seed(42_000 + epoch)
         correct, total = 0, 0.0
@@ -46,18 +47,24 @@ def test_the_loop_is_plain_training(kind, clip):
             (loss + probe.loss(y)).backward()
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
+
             optimizer.step()
             optimizer.zero_grad()
             correct += int((logits.argmax(1) == y).sum())
             total += loss.item() * len(y)
+
         assert found["train_accuracy"][epoch].item() == correct / 60
         np.testing.assert_allclose(found["train_loss"][epoch], total / 60, rtol=1e-6)
+
         with torch.no_grad():
             logits = model(images.x_test)
+
         expected = F.cross_entropy(logits, images.y_test).item()
         np.testing.assert_allclose(found["test_loss"][epoch], expected, rtol=1e-5)
+
         accuracy = (logits.argmax(1) == images.y_test).double().mean().item()
         assert found["test_accuracy"][epoch].item() == accuracy
+
     assert found["step"].values.tolist() == [0, 2, 4, 6, 8, 10]
 
 
@@ -69,6 +76,7 @@ def test_runs_repeat_and_leave_the_random_state():
     xr.testing.assert_identical(first, second)
     assert first["seen_epoch"].values.tolist() == [1, 3]
     assert bool(first["entropy"].notnull().all())
+
     for name, variable in first.variables.items():
         assert "long_name" in variable.attrs, name
 
@@ -85,10 +93,12 @@ def test_label_smoothing_is_in_the_training_loss_alone():
     loss = -(0.7 * right + 0.3 * log_p.mean(1)).mean()
     loss.backward()
     np.testing.assert_allclose(found["train_loss"], [loss.item()], rtol=1e-6)
+
     with torch.no_grad():
         for parameter in model.parameters():
             parameter -= 0.5 * parameter.grad
         expected = F.cross_entropy(model(images.x_test), images.y_test).item()
+
     np.testing.assert_allclose(found["test_loss"], [expected], rtol=1e-5)
 
 
@@ -97,6 +107,7 @@ def test_controls_and_strengths_change_what_they_should():
     capacity = train(replace(TINY, connected=False))
     same = ["train_loss", "test_loss", "train_accuracy", "auxiliary_loss"]
     xr.testing.assert_identical(plain[same].drop_attrs(), capacity[same].drop_attrs())
+
     runs = [train(replace(TINY, strength=s)) for s in ("constant", "linear", "balance", "gate")]
     runs.append(train(replace(TINY, loss="ce")))
     runs.append(train(replace(TINY, active="all")))

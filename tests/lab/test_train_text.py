@@ -42,6 +42,7 @@ def test_one_step_follows_the_weighted_sum(variant, weights):
     for layer, weight in zip(model.layers, weights, strict=True):
         hidden = layer(hidden)
         total += weight * F.cross_entropy(model.head(hidden).mT, y[order])
+
     total.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -69,11 +70,14 @@ def test_a_finished_model_is_found_and_another_is_not(tmp_path, monkeypatch):
     first = train_text_model(CORPUS, variant, BRIEF, cache=tmp_path)
     monkeypatch.setattr(probes, "attach_exits", lambda *a, **k: pytest.fail("trained again"))
     assert same(first, train_text_model(CORPUS, variant, BRIEF, cache=tmp_path))
+
     for other in ({"seed": 2}, {"epochs": 2}, {"batch": 4}):
         with pytest.raises(pytest.fail.Exception):
             train_text_model(CORPUS, variant, replace(BRIEF, **other), cache=tmp_path)
+
     with pytest.raises(pytest.fail.Exception):
         train_text_model(CORPUS, Variant("asymmetric", 0.6), BRIEF, cache=tmp_path)
+
     assert len(list(tmp_path.iterdir())) == 1
 
 

@@ -46,6 +46,7 @@ def mlp(classes: int = 10, *, inputs: int = 3072) -> nn.Sequential:
         for width, next_width in pairwise(widths)
     ]
 
+    # By name, so that the patterns of LAYERS find the blocks.
     model = nn.Sequential()
     model.add_module("flatten", nn.Flatten())
     model.add_module("blocks", nn.Sequential(*blocks))
@@ -58,6 +59,7 @@ def cnn(classes: int = 100, *, channels: int = 3, dropout: float = 0.5) -> nn.Se
     widths = [channels, 32, 64, 96, 192, 192, 256]
     features = []
     for index, (width, next_width) in enumerate(pairwise(widths), start=1):
+        # Halve the map after the second and after the fourth convolution.
         convolution = nn.Conv2d(width, next_width, 3, padding=1)
         pool = [nn.MaxPool2d(2)] if index in (2, 4) else []
         features.append(nn.Sequential(convolution, nn.ReLU(), *pool))

@@ -17,6 +17,7 @@ class Block(nn.Module):
         self.w1 = nn.Linear(width, width)
         self.w2 = nn.Linear(width, width)
 
+        # Small, so that a new block is nearly the identity.
         nn.init.normal_(self.w2.weight, std=std)
         nn.init.zeros_(self.w2.bias)
 

@@ -30,8 +30,10 @@ def batches(
 
     if not isinstance(x, Tensor):
         files = _ImageFiles(x, y, images.image, augment)
-        # Starting workers takes seconds, which small sets do not repay.
+        # Small sets do not repay the time that workers take to start.
         workers = min(8, os.cpu_count() or 1) if len(x) > 1000 else 0
+
+        # The groups are the batches: the loader has nothing to shuffle or to cut.
         lists = [group.tolist() for group in groups]
         yield from DataLoader(files, batch_sampler=lists, num_workers=workers, generator=generator)
         return

@@ -71,6 +71,7 @@ class Images:
         return digest.hexdigest()
 
 
+# Two sets, since some scripts go back and forth between CIFAR-10 and CIFAR-100.
 @lru_cache(maxsize=2)
 def load(source: str | Path | None = None) -> Images:
     """Load images by name or path.
@@ -167,6 +168,7 @@ def load_folder(path: Path, *, size: int = 224) -> Images:
     if train.classes != test.classes:
         raise ValueError(f"`data`: train/ and val/ of {path} have different classes")
 
+    # Names alone: all images of ImageNet do not fit into memory.
     return Images(
         np.array([name for name, _ in train.samples]),
         torch.tensor(train.targets),
@@ -177,6 +179,7 @@ def load_folder(path: Path, *, size: int = 224) -> Images:
 
 
 def _to_channels_first(images: np.ndarray, name: str) -> np.ndarray:
+    # Grey images come without an axis of channels.
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4:

@@ -50,13 +50,15 @@ def hold_out(images: Images, share: float, *, seed: int = 0) -> Images:
 
     labels = images.y_train.numpy()
     rows = np.arange(len(labels))
-    kept, held = train_test_split(rows, test_size=share, stratify=labels, random_state=seed)
+    training_rows, held_rows = train_test_split(
+        rows, test_size=share, stratify=labels, random_state=seed
+    )
     return replace(
         images,
-        x_train=images.x_train[kept],
-        y_train=images.y_train[kept],
-        x_test=images.x_train[held],
-        y_test=images.y_train[held],
+        x_train=images.x_train[training_rows],
+        y_train=images.y_train[training_rows],
+        x_test=images.x_train[held_rows],
+        y_test=images.y_train[held_rows],
     )
 
 

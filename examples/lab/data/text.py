@@ -37,23 +37,23 @@ class Corpus:
         return "".join(self.vocabulary[i] for i in ids.tolist())
 
 
-def load(path: Path | None = None, *, most: int | None = None) -> Corpus:
+def load(path: Path | None = None, *, limit: int | None = None) -> Corpus:
     """Load the text at `path`, or Python's documentation if there is none, split by position.
 
     Args:
         path: A text in UTF-8.
-        most: Characters to take, from the start; all by default.
+        limit: Characters to take, from the start; all by default.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the text is empty, or a part is shorter than a window.
     """
     if path is None:
-        return split(documentation()[:most], name="pydoc_data.topics")
+        return split(documentation()[:limit], name="pydoc_data.topics")
 
     if not Path(path).is_file():
         raise FileNotFoundError(f"`text`: no file {path}; without --text, Python's documentation")
-    return split(Path(path).read_text(encoding="utf-8")[:most], name=Path(path).name)
+    return split(Path(path).read_text(encoding="utf-8")[:limit], name=Path(path).name)
 
 
 def documentation() -> str:
@@ -61,6 +61,7 @@ def documentation() -> str:
 
     Sections are repeated under several topics, which would put validation text into training.
     """
+    # A dictionary keeps the first of equal paragraphs, in order.
     paragraphs = (
         paragraph for topic in sorted(topics) for paragraph in topics[topic].strip().split("\n\n")
     )
@@ -91,6 +92,8 @@ def encode(parts: list[str], *, name: str) -> Corpus:
     """Number the characters by the vocabulary of the first part."""
     vocabulary = "".join(sorted(set(parts[0])))
     number_of = {character: number for number, character in enumerate(vocabulary)}
+
+    # Characters that training lacks have no number, and are left out.
     train, calibration, validation = (
         torch.tensor([number_of[character] for character in part if character in number_of])
         for part in parts

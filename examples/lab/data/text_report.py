@@ -140,8 +140,8 @@ def _describe_part(
         "window_overlap": np.isin(whole_windows, known_grams[LENGTHS.index(WINDOW)]).mean(),
         "contexts": [len(np.unique(grams)) for grams in grams_by_length],
         "overlap": [
-            np.isin(grams, known).mean()
-            for grams, known in zip(grams_by_length, known_grams, strict=True)
+            np.isin(grams, training_grams).mean()
+            for grams, training_grams in zip(grams_by_length, known_grams, strict=True)
         ],
     }
 

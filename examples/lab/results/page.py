@@ -74,6 +74,7 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
     damaged: list[str] = []
 
     for name, title in titles.items():
+        # Beside its log may lie the result of an earlier run, which is not shown.
         if name in failed:
             sections.append(_failure_section(folder, name, title))
             continue

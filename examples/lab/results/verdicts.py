@@ -83,6 +83,7 @@ def compare(
     can_decide = criterion.signed or criterion.tolerance is not None
     budget_suffices = scale == "paper" or criterion.budget_free
 
+    # Without a verdict, the sign is all that can be said.
     if not (can_decide and budget_suffices and math.isfinite(here)):
         remark = ""
         if not math.isfinite(here):

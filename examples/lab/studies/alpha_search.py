@@ -123,6 +123,7 @@ def _measure_held_out(
     recipe: Recipe, seeds: Sequence[int], candidates: Sequence[np.ndarray], run: Runner
 ) -> list[list[float]]:
     """Return the accuracy on the held-out tenth, in percent, `(seed, candidate)`."""
+    # All images that were held out are looked at, however few test images the recipe asks for.
     held_out = replace(recipe, held_out=HELD_OUT, test_per_class=None)
     recipes = [
         replace(held_out, seed=seed, alpha=float(alpha))

@@ -101,6 +101,7 @@ def join_cases(
         for run in runs
     ]
 
+    # Runs of a method lie together, one for each seed.
     seed_label = xr.Variable(
         "seed", list(seeds), {"long_name": "seed of weights, feedback and order"}
     )
@@ -158,6 +159,7 @@ def measure_network(network: TrainedNetwork, images: Images) -> xr.Dataset:
     by_block = nudging.measure(network.model, data, credit, LAYERS, eta=ETAS, samples=None)
     deep = by_block.isel(layer=slice(1, -1)).mean("layer", skipna=False)
 
+    # In this order: the first drift is that of the embedding.
     weights = ["embed.weight", "blocks.*.w2.weight"]
     drift = nudging.drift(network.initial, network.model, over=weights)["drift"]
 

@@ -78,6 +78,8 @@ def measure_variants(
     shallow_models = [
         train_text_model(corpus, ONE_LAYER, recipe, cache=cache) for recipe in recipes
     ]
+
+    # Cross-entropy wants the classes before the positions.
     with torch.no_grad():
         entropies = [float(F.cross_entropy(model(x).mT, y)) for model in shallow_models]
     attributes = {"long_name": "perplexity of a model of one layer"}

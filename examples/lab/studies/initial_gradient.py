@@ -20,6 +20,7 @@ def measure_gradient(recipe: Recipe, n: int, seed: int, samples: int) -> xr.Data
 
     On 32 x 32 images in three channels and with 100 outputs, whatever the data.
     """
+    # Samples are drawn from all images, not from those that a scale would train on.
     recipe = replace(recipe, n=n, seed=seed, per_class=None)
     images = resize(recipe.images(), 32, 3)
     torch.manual_seed(seed)

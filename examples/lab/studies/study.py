@@ -70,7 +70,7 @@ def run_cells(cells: Sequence[Cell], args: argparse.Namespace, seeds: Sequence[i
 
     accuracy, published = _arrange(cells, accuracies, seeds)
     result = paired(accuracy.sel(training="plain"), accuracy.sel(training="asymmetric"))
-    result = result.drop_vars("training", errors="ignore")
+    result = result.drop_vars("training", errors="ignore")  # left over from the selection
     result["accuracy"] = accuracy.assign_attrs(long_name="test accuracy", units="%")
     result["published_change"] = published.assign_attrs(
         long_name="published difference, asymmetric - plain", units="%"

@@ -43,6 +43,7 @@ def measure_surfaces(
         settings |= {"method": "adaptive", "tolerance": tolerance}
     drawing = settings | {"normalisation": "unit", "size": min(size, 25)}
 
+    # One model for all: branches come and go beside it.
     surfaces = {"plain": landscape.grid(model, data, **drawing)}
     dilutions = []
     for n in branches:

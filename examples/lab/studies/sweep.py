@@ -55,6 +55,8 @@ def sweep(
 
         if accelerator.is_main_process:
             write_atomically({cache / f"{key}.nc": dataset_writer(run)})
+
+            # The checkpoint of a run that is finished serves nobody.
             (cache / f"{key}.pt").unlink(missing_ok=True)
 
     return [runs[key] for key in keys]

@@ -44,6 +44,7 @@ def restore(run: Run, path: Path) -> None:
     if state is None:
         return
 
+    # Only settings that the file has: one that was added since has its default there.
     settings = _identity(run.recipe)
     for name, saved_value in state["recipe"].items():
         if name not in settings or saved_value != settings[name]:

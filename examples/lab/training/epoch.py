@@ -30,6 +30,7 @@ def train_epoch(run: Run, epoch: int) -> dict[str, float]:
     sums = torch.zeros(4, dtype=torch.float64)
     run.model.train()
     for step, (group, (x, y)) in enumerate(zip(groups, own_batches, strict=True)):
+        # The rate in the middle of the step.
         for parameter_group in run.optimizer.param_groups:
             parameter_group["lr"] = recipe.rate(epoch + (step + 0.5) / len(groups))
 
@@ -71,6 +72,7 @@ def _compute_losses(run: Run, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tenso
     if run.probe is None or not run.probe.connected:
         return [main], logits
 
+    # Only rules that adapt the strength look at the main loss.
     is_adaptive = isinstance(run.probe.strength, Adaptive)
     auxiliary = run.probe.loss(y, main=main if is_adaptive else None)
     return [main, auxiliary], logits

@@ -136,6 +136,7 @@ def train_locally(method: str, images: Images, *, seed: int, recipe: LocalRecipe
         schedule.step()
         curves.append([*means, accuracy(model, images.x_test, images.y_test)])
 
+    # Frozen blocks are measured like the others.
     return TrainedNetwork(initial, model.requires_grad_(), credit, _label_curves(np.array(curves)))
 
 

@@ -48,6 +48,7 @@ def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) ->
             restore(run, checkpoint)
 
         for epoch in range(len(run.curves), recipe.epochs):
+            # The epoch in which a run diverges is not kept.
             measured = train_epoch(run, epoch) | evaluate(run)
             if not all(math.isfinite(value) for value in measured.values()):
                 break

@@ -81,6 +81,7 @@ def train_text_model(
     description = f"{variant}, seed {recipe.seed}"
     for _ in trange(recipe.epochs, desc=description, unit="epoch", disable=None):
         for rows in torch.randperm(len(x), generator=generator).split(recipe.batch):
+            # The exits listen to the pass; what it returns is not needed.
             optimizer.zero_grad()
             model(x[rows])
             exits.loss(y[rows]).backward()
