@@ -77,6 +77,7 @@ def seed_rows(cells: Sequence[Cell], result: xr.Dataset, scale: str) -> list[Row
     for cell in cells:
         stage, n = cell.asymmetric.layers, cell.asymmetric.n
         published = PUBLISHED[stage][n]
+        # An accuracy is always positive: its sign says nothing.
         criterion = Criterion(
             tolerance=round(3 * float(np.std(published, ddof=1)), 2),
             origin="three published deviations",

@@ -6,6 +6,7 @@ from torch import nn
 
 import probes
 from lab.backbones import asymmetric_paper as backbones
+from lab.backbones.build import build_backbone
 
 # Table 25: stage, channels, resolution, blocks.
 COATNET = {
@@ -92,3 +93,15 @@ def test_coatnet_can_be_probed_at_s2_as_well():
 def test_every_backbone_names_its_attachment_points():
     built = {n for n in backbones.__all__ if n != "LAYERS"}
     assert built == set(backbones.LAYERS)
+
+
+@pytest.mark.parametrize("name", list(backbones.LAYERS))
+def test_every_backbone_is_built_for_the_images_at_hand(name):
+    channels = 3 if name in ("resnet18", "resnet50", "vit_small", "vit_base") else 1
+    model = build_backbone(name, 7, image=16, channels=channels).eval()
+    assert model(torch.randn(2, channels, 16, 16)).shape == (2, 7)
+
+
+def test_an_unknown_backbone_is_refused():
+    with pytest.raises(ValueError, match=r"`backbone`: expected one of mlp, cnn.*got 'perceptron'"):
+        build_backbone("perceptron", 10, image=8, channels=1)

@@ -126,6 +126,7 @@ def _describe_part(
     """Return every variable of the report for one part; `known_grams` are those of training."""
     ids: Ids = getattr(corpus, part).numpy()
     grams_by_length = _find_grams(ids, len(corpus.vocabulary))
+    # Of the n-grams as long as a window, every 64th is one.
     whole_windows = grams_by_length[LENGTHS.index(WINDOW)][::WINDOW]
     lag, lag_match = _find_lag(ids)
 
@@ -163,6 +164,7 @@ def _find_period(ids: Ids) -> float:
     By the failure function of Knuth, Morris and Pratt: `border[i]` is the length of the longest
     proper prefix of `symbols[: i + 1]` that is also its suffix.
     """
+    # A list: single elements of an array are slow to reach.
     symbols = ids.tolist()
     border = [0] * len(symbols)
     length = 0

@@ -80,6 +80,7 @@ def format_runs(runs: Sequence[Mapping[str, object]]) -> str:
             0
             20
     """
+    # As texts, which can be compared whatever the settings are.
     rows = list(dict.fromkeys(tuple(map(_format_setting, run.values())) for run in runs))
     columns = dict(zip(runs[0], zip(*rows, strict=True), strict=True))
 

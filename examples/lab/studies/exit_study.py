@@ -93,6 +93,7 @@ def interval(values: xr.DataArray, level: float = 0.95) -> tuple[float, float]:
     if n < 2:
         return mean, float("nan")
 
+    # Student's quantile: the deviation comes from the same few seeds.
     quantile = scipy.stats.t.ppf((1 + level) / 2, n - 1)
     return mean, float(quantile * values.std("seed", ddof=1) / np.sqrt(n))
 

@@ -1,6 +1,7 @@
 """Figure 8: what is learned, and how much of it carries over."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib.pyplot as plt
 import xarray as xr
@@ -33,13 +34,14 @@ def draw_learning(runs: Mapping[str, xr.Dataset]) -> Figure:
     for ax in axes[-1]:
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # All panels have the same colours and lines: one legend serves them.
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4)
     return figure
 
 
 def _draw_pair(means: xr.Dataset, quantity: str, kind: str, colour: str, ax: Axes) -> None:
-    style = {"color": colour, "marker": ".", "markersize": 3}
+    style: dict[str, Any] = {"color": colour, "marker": ".", "markersize": 3}
     ax.plot(means["epoch"], means[f"test_{quantity}"], label=f"{kind}, test", **style)
     ax.plot(
         means["epoch"],

@@ -17,6 +17,8 @@ from resonance_toolkit import check_choice
 Optimizer = Literal["adamw", "sgd"]
 Schedule = Literal["constant", "cosine", "step"]
 Strength = Literal["constant", "linear", "cosine", "balance", "gate"]
+BranchLoss = Literal["bce", "ce"]
+BranchInit = Literal["orthogonal", "normal", "default"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +62,9 @@ class Recipe:
     alpha: float = 1.0
     strength: Strength = "constant"
     layers: str = ""
-    loss: str = "bce"
-    init: str = "orthogonal"
-    active: int | str = 1
+    loss: BranchLoss = "bce"
+    init: BranchInit = "orthogonal"
+    active: int | Literal["all"] = 1
     connected: bool = True
     epochs: int = 200
     batch: int = 128
@@ -139,7 +141,7 @@ class Recipe:
             self._alpha_schedule(steps),
             loss=self.loss,
             init=self.init,
-            active=self.active,  # type: ignore[arg-type]  # "all" or a number, checked there
+            active=self.active,
             connected=self.connected,
             sample=sample,
             seed=self.seed,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import trange
@@ -16,19 +17,33 @@ from lab.data.text import Corpus, windows
 from lab.results.files import read_state, write_atomically
 from probes import weightings
 
+PRESETS: dict[str, Callable[..., Any]] = {
+    "standard": weightings.standard,
+    "deep_supervision": weightings.deep_supervision,
+    "auxiliary": weightings.auxiliary,
+    "asymmetric": weightings.asymmetric,
+    "asymmetric_l2": weightings.asymmetric_l2,
+}
+
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to weigh the losses of the layers: a preset of `probes.weightings`, and its alpha."""
+    """A way to weigh the losses of the layers.
+
+    Attributes:
+        preset: One of `PRESETS`.
+        alpha: Of the preset; None for one that takes none.
+        depth: Layers of the model.
+    """
 
     preset: str
     alpha: float | None = None
     depth: int = 3
 
     @property
-    def weights(self) -> Callable[..., tuple[float, ...]]:
+    def weights(self) -> Any:
         """For `probes.attach_exits`."""
-        preset = getattr(weightings, self.preset)
+        preset = PRESETS[self.preset]
         return preset if self.alpha is None else preset(self.alpha)
 
     def __str__(self) -> str:
