@@ -92,6 +92,18 @@ def test_a_run_kept_before_there_was_a_flag_had_not_diverged(tmp_path):
     assert run_case(case, cache=tmp_path).drop_attrs().identical(found.drop_attrs())
 
 
+def test_a_run_kept_before_variables_were_renamed_has_their_new_names(tmp_path):
+    case = Case("BP", 1, LocalRecipe(epochs=1, width=16, batch_size=50), "digits", 10)
+    found = run_case(case, cache=tmp_path)
+    (path,) = tmp_path.iterdir()
+
+    # As written before: these two names were shorter.
+    names = {"gradient_norm": "grad_norm", "mean_loss_gradient_norm": "mean_loss_grad_norm"}
+    earlier = xr.load_dataset(path, engine="h5netcdf").rename(names)
+    earlier.to_netcdf(path, engine="h5netcdf")
+    assert run_case(case, cache=tmp_path).drop_attrs().identical(found.drop_attrs())
+
+
 @pytest.mark.parametrize("lost", [["SB"], ["SB", "CB", "DFA"]])
 def test_the_audit_goes_on_after_networks_that_diverge(lost, tmp_path, monkeypatch, capsys):
     def trained(method, images, *, seed, recipe):

@@ -56,12 +56,15 @@ def dataset_writer(dataset: xr.Dataset) -> Writer:
     return write
 
 
-def read_dataset(path: Path, *, required: str) -> xr.Dataset | None:
+def read_dataset(
+    path: Path, *, required: str, renamed: Mapping[str, str] | None = None
+) -> xr.Dataset | None:
     """Read a Dataset from the cache.
 
     Args:
         path: Where it would be.
         required: A variable that every such Dataset has; without it the file is damaged.
+        renamed: By the name that earlier versions gave a variable, the name that it has now.
 
     Returns:
         The Dataset; None if there is no such file or, with a warning, if it is damaged.
@@ -70,7 +73,9 @@ def read_dataset(path: Path, *, required: str) -> xr.Dataset | None:
     def load(path: Path) -> xr.Dataset:
         dataset = xr.load_dataset(path, engine="h5netcdf")
         dataset[required]  # raises a KeyError, which says what is missing
-        return dataset
+
+        old_names = {old: new for old, new in (renamed or {}).items() if old in dataset}
+        return dataset.rename(old_names)
 
     return _read(path, load)
 

@@ -21,6 +21,12 @@ from lab.training.local_training import LocalRecipe, TrainedNetwork, train_local
 ETAS = (0.003, 0.01)
 MEASURED_IMAGES = 1024  # of the test images, at most
 
+# What entries of the cache may still call by its earlier name.
+RENAMED = {
+    "grad_norm": "gradient_norm",
+    "mean_loss_grad_norm": "mean_loss_gradient_norm",
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -50,7 +56,7 @@ def run_case(case: Case, *, cache: Path) -> xr.Dataset:
     """
     images = load(case.data)
     path = cache / f"credit_{key_of(case, images)}.nc"
-    entry = read_dataset(path, required="final_accuracy")
+    entry = read_dataset(path, required="final_accuracy", renamed=RENAMED)
     if entry is not None:
         # Entries without the flag were written when only finite networks could be measured.
         return entry if "diverged" in entry else _flag_diverged(entry, False)
