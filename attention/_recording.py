@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from attention._assemble import assemble
+from attention._dataset import assemble
 from attention._call import Call
 from attention._layout import Layout, find_layout
 from attention._locate import Place, first_input

@@ -9,8 +9,8 @@ from gradients._dataset import make_dataset
 from gradients._recorders.parameters import ParameterRecorder
 from gradients._recorders.processes import find_group, mean_over
 from gradients._recorders.shards import is_sharded
-from gradients._row import Row, make_row
-from gradients._settings import check_losses, check_model, check_names
+from gradients._rows import Row, make_row
+from gradients._checks import check_losses, check_model, check_names
 from resonance_toolkit import preserving, provenance
 
 Losses = Mapping[str, Tensor] | Sequence[Tensor]

@@ -5,7 +5,7 @@ import numpy as np
 import xarray as xr
 
 from gradients._cosine import with_cosines
-from gradients._row import Array, Row
+from gradients._rows import Array, Row
 
 
 def make_dataset(

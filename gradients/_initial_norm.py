@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from gradients._recorders.inner_products import added, inner_products
 from gradients._recorders.layers import parameters_by_layer, sizes_of
-from gradients._settings import check_model
+from gradients._checks import check_model
 from resonance_toolkit import AtMost, preserving, provenance, take
 
 

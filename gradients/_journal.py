@@ -1,7 +1,7 @@
 from torch import Tensor
 
 from gradients._recorders.protocol import Measurement
-from gradients._row import Row, make_row
+from gradients._rows import Row, make_row
 
 _KEPT_ON_DEVICE = 32  # updates: reading a number makes an accelerator wait
 

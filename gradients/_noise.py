@@ -15,7 +15,7 @@ from gradients._dataset import make_dataset
 from gradients._recorders.parameters import ParameterRecorder
 from gradients._recorders.processes import find_group
 from gradients._recorders.shards import is_sharded
-from gradients._settings import check_model
+from gradients._checks import check_model
 from resonance_toolkit import AtMost, preserving, provenance, take
 
 

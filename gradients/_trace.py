@@ -14,7 +14,7 @@ from gradients._recorders.activations import FeatureRecorder
 from gradients._recorders.choose import make_recorder, settle_group
 from gradients._recorders.graph import allow_second_pass
 from gradients._recorders.shards import ShardRecorder
-from gradients._settings import check_losses, check_names, check_settings, default_names
+from gradients._checks import check_losses, check_names, check_settings, default_names
 from gradients._update import Update
 from resonance_toolkit import provenance
 

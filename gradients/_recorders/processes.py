@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradients._settings import check_group
+from gradients._checks import check_group
 
 
 def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
