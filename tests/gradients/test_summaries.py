@@ -56,7 +56,7 @@ def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
     whole = sum(expected.values()).sqrt().item()
     for layer, square in expected.items():
         np.testing.assert_allclose(
-            found["grad_norm"].sel(layer=layer), square.sqrt().item(), rtol=1e-12
+            found["gradient_norm"].sel(layer=layer), square.sqrt().item(), rtol=1e-12
         )
     np.testing.assert_allclose(found["norm_backbone"], whole, rtol=1e-12)
     np.testing.assert_allclose(found["norm_everything"], whole, rtol=1e-12)
@@ -69,8 +69,8 @@ def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
     with pytest.raises(ValueError, match="`branches`: expected a module"):
         gradients.initial_norm(model, (x, y), -1, samples=None)
     each = nn.CrossEntropyLoss(reduction="none")
-    with pytest.raises(ValueError, match=r"`loss_fn`: expected one number .* got \(23,\)"):
-        gradients.initial_norm(model, (x, y), loss_fn=each, samples=None)
+    with pytest.raises(ValueError, match=r"`loss`: expected one number .* got \(23,\)"):
+        gradients.initial_norm(model, (x, y), loss=each, samples=None)
     with pytest.raises(ValueError, match="`model`: expected parameters that require gradients"):
         gradients.initial_norm(model.requires_grad_(False), (x, y), samples=None)
 
@@ -159,7 +159,7 @@ def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
         width = interval.high - interval.low
         np.testing.assert_allclose(found[f"{name}_total_low"], interval.low, atol=0.06 * width)
         np.testing.assert_allclose(found[f"{name}_total_high"], interval.high, atol=0.06 * width)
-    for layer in ("token", "stem.0", "stem.1"):  # each has its own interval
+    for layer in ("", "stem.0", "stem.1"):  # each has its own interval
         at = found.sel(layer=layer)
         interval = scipy.stats.bootstrap(
             (at["cosine"].values,),
@@ -211,7 +211,9 @@ def test_plot_layers_draws_every_layer_and_step():
     ax = gradients.plot_layers(trace)
     drawn = ax.collections[0].get_array()
     np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), trace["cosine"].values.T)
-    assert [t.get_text() for t in ax.get_yticklabels()] == list(trace["layer"].values)
+    assert trace["layer"].values[0] == ""
+    labels = ["(the model's own)", *trace["layer"].values[1:]]
+    assert [t.get_text() for t in ax.get_yticklabels()] == labels
     with pytest.raises(ValueError, match=r"expected `cosine \(step, layer\)`"):
         gradients.plot_layers(trace.isel(step=0))
     plt.close("all")
@@ -219,13 +221,13 @@ def test_plot_layers_draws_every_layer_and_step():
 
 def test_plot_dynamics_draws_losses_and_norms():
     trace = make_trace()
-    plain = trace[["loss_main", "grad_norm"]]
+    plain = trace[["loss_main", "gradient_norm"]]
     losses, norms = gradients.plot_dynamics({"plain": plain, "asymmetric": trace})
     labels = [line.get_label() for line in losses.get_lines()]
     assert labels == ["plain, main", "asymmetric, main", "asymmetric, auxiliary"]
     np.testing.assert_array_equal(losses.get_lines()[2].get_ydata(), trace["loss_aux"])
-    np.testing.assert_array_equal(norms.get_lines()[0].get_ydata(), trace["grad_norm"])
-    with pytest.raises(ValueError, match="'x': expected `loss_main` and `grad_norm"):
+    np.testing.assert_array_equal(norms.get_lines()[0].get_ydata(), trace["gradient_norm"])
+    with pytest.raises(ValueError, match="'x': expected `loss_main` and `gradient_norm"):
         gradients.plot_dynamics({"x": trace[["cosine"]]})
     plt.close("all")
 
