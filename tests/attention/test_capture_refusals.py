@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
 import attention
-from attention import _call
+from attention import _tap
 from tests.helpers.small_vit import small_vit
 
 
@@ -89,8 +89,8 @@ def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
     def wrong(place, output, arguments, **known):
         return real_description(place, output, arguments | {"scale": 0.1}, **known)
 
-    real_description = _call.of_kernel
-    monkeypatch.setattr("attention._tap.of_kernel", wrong)
+    real_description = _tap.call_from_kernel
+    monkeypatch.setattr("attention._tap.call_from_kernel", wrong)
     x = torch.randn(1, 2, 5, 8)
     with pytest.raises(RuntimeError, match="layer '': the attention read does not reproduce"):
         attention.capture(Sharper(), x, queries="mean")
@@ -100,7 +100,7 @@ def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
 @pytest.mark.parametrize("kind", ["kernel", "softmax"])
 def test_every_layer_is_compared_with_its_own_output(monkeypatch, kind):
     """The second layer alone does not reproduce what it used."""
-    described = getattr(_call, f"of_{kind}")
+    described = getattr(_tap, f"call_from_{kind}")
 
     def wrong(place, *args, **known):
         if place.layer == "1" and kind == "kernel":
@@ -109,7 +109,7 @@ def test_every_layer_is_compared_with_its_own_output(monkeypatch, kind):
             args = (3 * args[0], args[1])  # other scores than those of the softmax
         return described(place, *args, **known)
 
-    monkeypatch.setattr(f"attention._tap.of_{kind}", wrong)
+    monkeypatch.setattr(f"attention._tap.call_from_{kind}", wrong)
     way = "fused" if kind == "kernel" else "aten"
     model = nn.Sequential(Split(way), Split(way))
     with pytest.raises(RuntimeError, match="layer '1': the attention read does not reproduce"):
