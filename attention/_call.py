@@ -28,8 +28,9 @@ KERNEL_ARGUMENTS = {
     "enable_gqa": False,
 }
 
-# Largest error against what the layer itself used that rounding explains: some ten units in the
-# last place of half precision, with room for the other order of summation in the wider types.
+# Largest error against what the layer itself used that rounding explains: ten or twenty units in
+# the last place of the half precisions, and far more of the wider types, whose kernels add up in
+# another order.
 _TOLERANCES = {torch.float64: 1e-6, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 _FLOAT32_TOLERANCE = 1e-3
 

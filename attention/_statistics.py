@@ -94,7 +94,7 @@ def _check_weight(maps: xr.Dataset) -> xr.DataArray:
             f"got {', '.join(map(str, maps.data_vars)) or 'nothing'}"
         )
 
-    # 1e-4 leaves room for weights in half precision that were averaged or concatenated.
+    # Rows made in float32 add up to one only nearly.
     weight = weight.astype(float)
     total = weight.sum("key", min_count=1)
     is_distribution = (abs(total - 1) < 1e-4) & (weight.min("key") >= 0)
@@ -122,9 +122,9 @@ def _object_statistics(
 
     is_visible = weight.notnull()
     is_covered = (weight >= threshold * weight.max("key")).where(is_visible)
+    n_patches = (is_visible * on_object).sum("key")
     return {
-        "object_coverage": (is_covered * on_object).sum("key")
-        / (is_visible * on_object).sum("key"),
+        "object_coverage": (is_covered * on_object).sum("key") / n_patches,
         "object_mass": (weight * on_object).sum("key", min_count=1),
     }
 

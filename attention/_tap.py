@@ -165,9 +165,8 @@ class Tap(TorchFunctionMode):
         self._candidates[weights] = _Candidate(call, place)
 
     def _follow(self, operands: Iterable[Any], result: Any, *, mixes_heads: bool) -> None:
-        source = next(
-            (t for t in operands if isinstance(t, Tensor) and t in self._candidates), None
-        )
+        maps = (t for t in operands if isinstance(t, Tensor) and t in self._candidates)
+        source = next(maps, None)
         if source is None or not isinstance(result, Tensor):
             return
 

@@ -36,9 +36,9 @@ def main(argv: list[str] | None = None) -> None:
     args = arguments(__doc__, output="results/figure7.nc").parse_args(argv)
     runs, budget = main_runs(args)
     label = xr.Variable("architecture", list(runs), {"long_name": "backbone"})
-    kept = [run[["loss_main", "loss_aux", "grad_norm"]] for run in runs.values()]
+    kept = [run[["loss_main", "loss_aux", "gradient_norm"]] for run in runs.values()]
     result = xr.concat(kept, label, combine_attrs="drop_conflicts", join="outer")
-    norms = result["grad_norm"].mean(["step", "seed"])
+    norms = result["gradient_norm"].mean(["step", "seed"])
     result["norm_ratio"] = norms.sel(training="asymmetric", drop=True) / norms.sel(
         training="plain", drop=True
     )
