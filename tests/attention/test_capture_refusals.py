@@ -137,6 +137,14 @@ def test_bad_arguments_are_named(name, value):
         attention.capture(small_vit(), torch.randn(1, 3, 32, 32), **{name: value})
 
 
+def test_what_is_no_module_is_named():
+    text = r"`model`: expected an nn\.Module, got the class Gated: call it first"
+    with pytest.raises(TypeError, match=text):
+        attention.capture(Gated, torch.ones(1, 3, 8))
+    with pytest.raises(TypeError, match=text), attention.capturing(Gated):
+        pass
+
+
 def test_an_empty_batch_is_refused():
     with pytest.raises(ValueError, match="the input has no samples"):
         attention.capture(small_vit(), torch.randn(0, 3, 32, 32))

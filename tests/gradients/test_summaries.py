@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import scipy.stats
@@ -179,59 +178,6 @@ def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
         gradients.noise(model, (x, y), lambda x, y: [model(x)[0].sum()], samples=None)
 
 
-def make_trace(n=8):
-    torch.manual_seed(0)
-    model = make_network()
-    trace = gradients.Trace(model)
-    for step in range(n):
-        trace.backward(*two_losses(model, *make_batch(seed=step)))
-    return trace.to_dataset()
-
-
-def test_plot_trace_draws_the_cosine_and_its_running_mean():
-    trace = make_trace()
-    ax = gradients.plot_trace(trace, smooth=3)
-    zero, smooth, raw = ax.get_lines()
-    assert list(zero.get_ydata()) == [0, 0]
-    np.testing.assert_array_equal(raw.get_ydata(), trace["cosine_total"])
-    values = trace["cosine_total"].values
-    np.testing.assert_allclose(
-        smooth.get_ydata()[1:-1], np.convolve(values, np.ones(3) / 3, "valid")
-    )
-    both = xr.concat([trace, -trace], xr.Variable("architecture", ["ViT", "CNN"]))
-    ax = gradients.plot_trace(both)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ViT", "CNN"]
-    with pytest.raises(ValueError, match="at most one dimension"):
-        gradients.plot_trace(both.expand_dims(seed=2))
-    plt.close("all")
-
-
-def test_plot_layers_draws_every_layer_and_step():
-    trace = make_trace()
-    ax = gradients.plot_layers(trace)
-    drawn = ax.collections[0].get_array()
-    np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), trace["cosine"].values.T)
-    assert trace["layer"].values[0] == ""
-    labels = ["(the model's own)", *trace["layer"].values[1:]]
-    assert [t.get_text() for t in ax.get_yticklabels()] == labels
-    with pytest.raises(ValueError, match=r"expected `cosine \(step, layer\)`"):
-        gradients.plot_layers(trace.isel(step=0))
-    plt.close("all")
-
-
-def test_plot_dynamics_draws_losses_and_norms():
-    trace = make_trace()
-    plain = trace[["loss_main", "gradient_norm"]]
-    losses, norms = gradients.plot_dynamics({"plain": plain, "asymmetric": trace})
-    labels = [line.get_label() for line in losses.get_lines()]
-    assert labels == ["plain, main", "asymmetric, main", "asymmetric, auxiliary"]
-    np.testing.assert_array_equal(losses.get_lines()[2].get_ydata(), trace["loss_aux"])
-    np.testing.assert_array_equal(norms.get_lines()[0].get_ydata(), trace["gradient_norm"])
-    with pytest.raises(ValueError, match="'x': expected `loss_main` and `gradient_norm"):
-        gradients.plot_dynamics({"x": trace[["cosine"]]})
-    plt.close("all")
-
-
 @pytest.mark.parametrize(("branches", "percent"), [(1, -3.0), (20, -33.5), (300, -77.6)])
 def test_dilution_alone_gives_nearly_the_published_reduction_of_the_transformer(branches, percent):
     # Table 4 prints -3.40, -33.68 and -68.78; the main loss's gradient is the same in all cases.
@@ -245,3 +191,37 @@ def test_dilution_alone_gives_nearly_the_published_reduction_of_the_transformer(
     plain = gradients.initial_norm(model, data, samples=None)
     assert round(found["reduction"].item(), 1) == percent
     np.testing.assert_array_equal(found["norm_everything"], plain["norm_backbone"])
+
+
+def test_results_say_of_how_many_samples_and_of_which_loss_they_are():
+    model = make_network(dropout=0.0)
+    data = make_batch(size=30)
+    spread = gradients.noise(
+        model, data, lambda x, y: two_losses(model, x, y), samples=24, batch_size=7, resamples=5
+    )
+    assert spread.attrs["n_samples"] == 24
+
+    linear = nn.Linear(4, 3).double()
+    norms = gradients.initial_norm(linear, data, loss=nn.CrossEntropyLoss(), samples=None)
+    assert norms.attrs["n_samples"] == 30
+    assert norms.attrs["loss"] == "CrossEntropyLoss"
+    assert {"samples", "loss_fn"}.isdisjoint(norms.attrs)
+
+
+def test_summaries_are_made_under_either_spelling():
+    assert gradients.summarize is gradients.summarise
+
+
+def test_the_share_of_conflicts_is_of_layers_in_a_trace_and_of_steps_in_its_summary():
+    cosine = np.array([[0.5, -0.5, -0.1, np.nan], [0.2, 0.3, -0.4, np.nan]])
+    parts = {"dot": cosine, "norm_main": np.ones_like(cosine), "norm_aux": np.ones_like(cosine)}
+    trace = xr.Dataset({name: (("step", "layer"), values) for name, values in parts.items()})
+    trace = trace.assign_coords(step=[0, 1], layer=list("abcd"))
+
+    by_step = gradients.regroup(trace, list("abcd"))["conflict_share"]
+    np.testing.assert_allclose(by_step, [2 / 3, 1 / 3])  # of the three layers with a cosine
+    assert by_step.attrs["long_name"] == "share of layers whose gradients conflict"
+
+    by_layer = gradients.summarise(trace.assign(cosine=trace["dot"]), "cosine")["conflict_share"]
+    np.testing.assert_allclose(by_layer, [0, 0.5, 1, np.nan])
+    assert by_layer.attrs["long_name"] == "share of steps with a negative cosine"
