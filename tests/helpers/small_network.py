@@ -34,7 +34,7 @@ def make_batch(size=16, seed=0, dtype=torch.float64) -> tuple[Tensor, Tensor]:
 
 
 def two_losses(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the main output; a third of the auxiliary one's, each class by itself."""
+    """Cross-entropy of the main output, and 0.3 times that of the auxiliary one, class by class."""
     logits, side = model(x)
 
     # In float32 at least: a loss in half precision would round what is to be compared.
