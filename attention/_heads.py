@@ -59,6 +59,11 @@ def attends_to_channels(module: nn.Module, n_heads: int, n_keys: int, widths: se
         n_keys: How many keys.
         widths: Sizes of the values' axes that may be a head's channels.
     """
-    child_widths = {getattr(child, "in_features", None) for child in module.children()}
     value_widths = {n_heads * width for width in widths or {n_keys}}
-    return child_widths.isdisjoint(value_widths) and n_heads * n_keys in child_widths
+    if _has_child_of_width(module, value_widths):
+        return False
+    return _has_child_of_width(module, {n_heads * n_keys})
+
+
+def _has_child_of_width(module: nn.Module, widths: set[int]) -> bool:
+    return any(getattr(child, "in_features", None) in widths for child in module.children())

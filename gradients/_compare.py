@@ -50,6 +50,8 @@ def compare(
     recorder = ParameterRecorder(model, separate=True)
     recorder.group = find_group(model, group)
 
+    # What makes losses runs the model, which may count a batch or draw dropout; losses that are
+    # made already cannot disturb anything.
     if callable(losses):
         with preserving(model):
             torch.manual_seed(seed)

@@ -28,6 +28,7 @@ def make_dataset(
             dimensions.
         attributes: Of the result.
     """
+    # The shapes are given, since there may be no update yet.
     n_losses = len(objectives)
     by_pair = (len(updates), len(recorder.layers), n_losses, n_losses)
     dot = np.array([update.dot for update in updates]).reshape(by_pair)

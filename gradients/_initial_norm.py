@@ -87,6 +87,7 @@ def initial_norm(
         torch.manual_seed(seed)
         mean_loss, gradients = _mean_gradients(model, loss, batches, inputs)
 
+    # Branches that the loss does not reach have no gradient, and add nothing.
     squares = {
         parameter: 0.0 if gradient is None else inner_products([gradient]).item()
         for parameter, gradient in gradients.items()
@@ -95,6 +96,8 @@ def initial_norm(
     norm_backbone = math.sqrt(sum(backbone_squares))
     norm_everything = math.sqrt(sum(squares.values()))
 
+    # Over more parameters the same norm has a smaller root mean square:
+    # rms_everything / rms_backbone = sqrt(n_backbone / n_everything).
     n_backbone = sum(by_layer.count_by_layer())
     n_everything = n_backbone + n_branch_weights
     dilution = math.sqrt(n_backbone / n_everything)

@@ -61,6 +61,7 @@ def regroup(
         for name, modules in modules_by_group.items()
     }
 
+    # What has no layer stays; what adds up is summed; cosines follow from the sums.
     by_layer = [name for name, variable in trace.variables.items() if "layer" in variable.dims]
     grouped = trace.drop_vars(by_layer)
     label = layer_coordinate(list(members), "group")

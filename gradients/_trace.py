@@ -147,6 +147,8 @@ class Trace:
 
         try:
             if self._is_sampled():
+                # The single losses must be scaled as their sum is, whose backward pass begins
+                # with the scale.
                 one = torch.ones_like(total.detach())
                 seed = one if self.scaler is None else self.scaler.scale(one)
                 self._begin(losses, seed, whole_update=update)
@@ -177,9 +179,13 @@ class Trace:
         if isinstance(self._recorder, ShardRecorder):
             raise ValueError("`model`: a `fully_shard` model needs `backward` instead of `join`")
 
+        # The hook runs when the framework's backward pass comes by the sum: what arrives there is
+        # all that it multiplied the sum with.
         total = reduce(add, losses)
         if self._is_sampled() and total.requires_grad:
             total.register_hook(lambda seed: self._begin_joined(losses, seed))
+
+        # The forward pass is over; layers that run again now are checkpointed ones.
         if isinstance(self._recorder, ActivationRecorder):
             self._recorder.pause()
         return total

@@ -48,11 +48,6 @@ class ParameterRecorder:
         self._has_met_model = False
         self.reset()
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The parameters that the model had when the recorder was last armed."""
-        return self._by_layer.parameters
-
     def reset(self) -> None:
         """Forget an update that was not finished."""
         self.disarm()
@@ -65,15 +60,16 @@ class ParameterRecorder:
         """Differentiate the single losses, and get ready to read the backward pass of their sum."""
         self.disarm()
         self._by_layer = current_parameters(self.model, self._by_layer)
+        parameters = self._by_layer.parameters
 
-        trainable = [i for i, p in enumerate(self.parameters) if p.requires_grad]
+        trainable = [i for i, p in enumerate(parameters) if p.requires_grad]
         separate = self.separate
         if separate is None:
-            separate = any(self.parameters[i].dtype in HALF_PRECISION for i in trainable)
+            separate = any(parameters[i].dtype in HALF_PRECISION for i in trainable)
 
-        reached = np.zeros((len(self.parameters), len(losses)), dtype=bool)
+        reached = np.zeros((len(parameters), len(losses)), dtype=bool)
         leaves, has_compiled_part = reached_leaves(losses[0])
-        reached[:, 0] = [id(p) in leaves for p in self.parameters]
+        reached[:, 0] = [id(p) in leaves for p in parameters]
 
         # The first loss has no pass of its own, unless it is asked for: it is what remains when
         # the gradients of the others are taken away from that of the sum.
@@ -81,10 +77,10 @@ class ParameterRecorder:
         gradients: dict[int, LossGradients] = {i: [None] * len(losses) for i in trainable}
         with restoring_buffers_and_rng(self.model):
             for column in range(first_column, len(losses)):
-                columns = _differentiate(
-                    losses[column], [self.parameters[i] for i in trainable], factor
+                column_gradients = _differentiate(
+                    losses[column], [parameters[i] for i in trainable], factor
                 )
-                for i, gradient in zip(trainable, columns, strict=True):
+                for i, gradient in zip(trainable, column_gradients, strict=True):
                     gradients[i][column] = gradient
                     reached[i, column] = gradient is not None
 
@@ -103,7 +99,7 @@ class ParameterRecorder:
             if separate:
                 use_first(loss_gradients[0])
             else:
-                self._handles.append(_on_gradient(self.parameters[i], use_first))
+                self._handles.append(_on_gradient(parameters[i], use_first))
 
     def disarm(self) -> None:
         """Take the hooks away."""
@@ -125,9 +121,10 @@ class ParameterRecorder:
         for i, loss_gradients in self._gradients.items():
             self._multiply(i, loss_gradients, loss_gradients[0])
 
-        device = self.parameters[0].device
+        parameters = self._by_layer.parameters
+        device = parameters[0].device
         nothing = zero_triangle(self._reached.shape[1], device)
-        indices = range(len(self.parameters))
+        indices = range(len(parameters))
         products = torch.stack([self._products.get(i, nothing).to(device) for i in indices])
 
         # What the backward pass of the total did not come by is unknown, not zero.
@@ -167,7 +164,8 @@ class ParameterRecorder:
 
     def _average_over(self, group: dist.ProcessGroup) -> None:
         assert self._reached is not None
-        self._reached = union_over(group, self._reached, self.parameters[0].device)
+        parameters = self._by_layer.parameters
+        self._reached = union_over(group, self._reached, parameters[0].device)
 
         n_losses = self._reached.shape[1]
         indices = [int(i) for i in np.flatnonzero(self._reached.any(1))]
@@ -176,7 +174,7 @@ class ParameterRecorder:
         message: list[Tensor] = []
         for i in indices:
             message += [
-                torch.zeros_like(self.parameters[i]) if gradient is None else gradient
+                torch.zeros_like(parameters[i]) if gradient is None else gradient
                 for gradient in self._gradients.get(i, [None] * n_losses)
             ]
 

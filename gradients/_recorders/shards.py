@@ -90,6 +90,7 @@ class ShardRecorder:
                 for sums, p in zip(self._sums, self.parameters, strict=True)
             ]
         )
+        # Shards are disjoint parts of one gradient: their inner products add up to the whole's.
         dist.all_reduce(products, group=self.group)
 
         reached = np.array([[gradient is not None for gradient in sums] for sums in self._sums])
