@@ -139,7 +139,7 @@ def _bootstrap(
     for name, statistic in (("mean", np.mean), ("variance", _sample_variance)):
         text = f"{name} of the cosine over mini-batches"
         estimate = statistic(values, axis=0)
-        # Per layer: all resamples of all layers at once would not fit into memory.
+        # Layer by layer: memory does not grow with resamples and layers at once.
         interval = np.array(
             [np.percentile(statistic(column[picks], axis=1), tails) for column in values.T]
         )
