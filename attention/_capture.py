@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_map
 
 from attention._settings import KeyChoice, QueryChoice, Settings
 from attention._watching import watching
-from resonance_toolkit import check_module, device_of, evaluating, preserving_rng
+from resonance_toolkit import call_model, check_module, device_of, evaluating, preserving_rng
 
 
 @torch.no_grad()
@@ -92,11 +92,7 @@ def capture(
 
     device = device_of(model)
     x = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, x)
-    positionals = x if isinstance(x, tuple) else (x,)
-    keywords: Mapping[str, Any] = {}
-    if isinstance(x, Mapping):
-        positionals, keywords = (), x
 
     with evaluating(model), preserving_rng([device]), watching(model, settings) as recording:
-        recording.output = model(*positionals, **keywords)
+        recording.output = call_model(model, x)
     return recording.dataset()

@@ -16,6 +16,7 @@ from resonance_toolkit import (
     AtMost,
     Batches,
     Loss,
+    call_model,
     check_module,
     count_samples,
     preserving,
@@ -140,7 +141,7 @@ def _mean_gradients(
 
     for x, y in batches:
         # Weighted by batch size: the last batch is often smaller than the others.
-        value = _check_scalar(loss(model(x), y)) * (count_samples(x) / n_samples)
+        value = _check_scalar(loss(call_model(model, x), y)) * (count_samples(x) / n_samples)
         mean_loss += value.item()
 
         parts = torch.autograd.grad(value, inputs, allow_unused=True)

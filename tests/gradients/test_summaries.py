@@ -225,3 +225,22 @@ def test_the_share_of_conflicts_is_of_layers_in_a_trace_and_of_steps_in_its_summ
     by_layer = gradients.summarise(trace.assign(cosine=trace["dot"]), "cosine")["conflict_share"]
     np.testing.assert_allclose(by_layer, [0, 0.5, 1, np.nan])
     assert by_layer.attrs["long_name"] == "share of steps with a negative cosine"
+
+
+class ByKeyword(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, *, pixels, factor):
+        return self.linear(pixels) * factor
+
+
+def test_initial_norm_calls_a_model_as_its_inputs_ask_for():
+    x, y = make_batch(size=10)
+    linear = nn.Linear(4, 3).double()
+    expected = gradients.initial_norm(linear, (x, y), samples=None)
+    inputs = {"pixels": x, "factor": torch.ones(10, 1).double()}
+    named = gradients.initial_norm(ByKeyword(linear), (inputs, y), samples=None)
+    np.testing.assert_array_equal(named["norm_backbone"], expected["norm_backbone"])
+    assert named.attrs["n_samples"] == 10
