@@ -1,9 +1,12 @@
 """What `capturing` hands to its body: it takes in attention calls, and gives a Dataset."""
 
+import contextlib
+import sys
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain, count
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -142,8 +145,7 @@ class Recording:
         for layers, reason in reasons:
             if layers:
                 text = f"a softmax was left out, as {reason}, in {', '.join(layers)}"
-                # Up through `watching` and contextlib to the line of the `with`.
-                warnings.warn(text, stacklevel=4)
+                warnings.warn(text, stacklevel=_stack_level_of_user())
 
         self._check_no_linear_attention(sideways)
         self._check_reproduction()
@@ -251,6 +253,18 @@ def _check_groups(call: Call, place: Place, n_samples: int) -> None:
             f"layer {place.layer!r} attends in {n_groups} groups, no multiple of the "
             f"{n_samples} samples: expected inputs with the samples first"
         )
+
+
+def _stack_level_of_user() -> int:
+    """Count the frames from the caller of this function to the user's own line, for a warning."""
+    # Between them are this package, contextlib and torch's `no_grad`, more or fewer of them.
+    folders = (str(Path(__file__).parent), contextlib.__file__, str(Path(torch.__file__).parent))
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(folders):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _is_within(layer: str, chosen_layers: set[str]) -> bool:

@@ -79,6 +79,18 @@ def test_a_softmax_that_is_left_out_is_named():
         attention.capture(Gated(), torch.randn(2, 5, 8), queries="mean")
 
 
+@pytest.mark.parametrize("verb", ["capture", "capturing"])
+def test_a_warning_points_at_the_line_of_the_user(verb):
+    model, x = Gated(), torch.randn(2, 5, 8)
+    with pytest.warns(UserWarning, match="a softmax was left out") as warned:
+        if verb == "capture":
+            attention.capture(model, x, queries="mean")
+        else:
+            with attention.capturing(model, queries="mean"):
+                model(x)
+    assert [record.filename for record in warned] == [__file__]
+
+
 def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
     real = F.scaled_dot_product_attention
 

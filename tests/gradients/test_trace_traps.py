@@ -51,6 +51,14 @@ def test_parameters_that_come_or_change_shape_are_refused(name):
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_a_parameter_that_the_model_itself_gains_is_refused_in_words():
+    model = quiet_network()
+    trace = Trace(model)
+    model.second_token = nn.Parameter(torch.zeros(8).double())
+    with pytest.raises(ValueError, match=r"got others in \(the model's own\); make a new trace"):
+        trace.backward(*two_losses(model, *make_batch()))
+
+
 def test_losses_of_another_model_are_refused():
     model = quiet_network()
     with pytest.raises(ValueError, match="losses: none depends on a parameter of `model`"):
