@@ -79,15 +79,19 @@ def test_a_softmax_that_is_left_out_is_named():
         attention.capture(Gated(), torch.randn(2, 5, 8), queries="mean")
 
 
-@pytest.mark.parametrize("verb", ["capture", "capturing"])
-def test_a_warning_points_at_the_line_of_the_user(verb):
-    model, x = Gated(), torch.randn(2, 5, 8)
+def capture_at_once(model, x):
+    attention.capture(model, x, queries="mean")
+
+
+def capture_in_a_body(model, x):
+    with attention.capturing(model, queries="mean"):
+        model(x)
+
+
+@pytest.mark.parametrize("run", [capture_at_once, capture_in_a_body])
+def test_a_warning_points_at_the_line_of_the_user(run):
     with pytest.warns(UserWarning, match="a softmax was left out") as warned:
-        if verb == "capture":
-            attention.capture(model, x, queries="mean")
-        else:
-            with attention.capturing(model, queries="mean"):
-                model(x)
+        run(Gated(), torch.randn(2, 5, 8))
     assert [record.filename for record in warned] == [__file__]
 
 
