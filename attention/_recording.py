@@ -167,10 +167,9 @@ class Recording:
         self._current_frame = place.outermost_frame
 
         # Entered by another module: someone calls the parts of the model one by one.
-        is_new_part = latest is not None and not any(
+        if latest is not None and not any(
             place.outermost_module is module for module in latest.entry_modules
-        )
-        if latest is not None and is_new_part:
+        ):
             latest.entry_modules.append(place.outermost_module)
             return latest
 

@@ -94,7 +94,7 @@ def _find_modules(layers: list[str], patterns: str | Sequence[str]) -> list[str]
     # The root's name is no level of a dotted name: no star of one level stands for it.
     root = [""] if "" in layers and ("" in names or "**" in names) else []
     if root:
-        names = [name for name in names if name]
+        names = [name for name in names if name and (modules or name != "**")]
     return root + (select(modules, names, argument="groups") if names else [])
 
 

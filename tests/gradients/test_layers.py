@@ -124,6 +124,16 @@ def test_the_root_is_not_found_where_it_owns_nothing():
         regroup(result, "")
 
 
+def test_a_model_without_parts_is_one_layer():
+    model = nn.Linear(2, 1)
+    outputs = model(torch.ones(1, 2))
+    result = compare(model, [outputs.sum(), outputs.square().sum()])
+    assert result["layer"].values.tolist() == [""]
+    assert regroup(result, "**")["layer"].values.tolist() == [""]
+    grouped = regroup(result, {"all": "**"})
+    np.testing.assert_array_equal(grouped["dot"].values, result["dot"].values)
+
+
 def test_a_trace_says_what_it_is():
     model, losses = make_losses()
     trace = Trace(model, every=2)
