@@ -39,10 +39,10 @@ def main(argv: list[str] | None = None) -> None:
     runs, budget = main_runs(args)
 
     label = xr.Variable("architecture", list(runs), {"long_name": "backbone"})
-    traces = [run[["loss_main", "loss_aux", "grad_norm"]] for run in runs.values()]
+    traces = [run[["loss_main", "loss_aux", "gradient_norm"]] for run in runs.values()]
     result = xr.concat(traces, label, combine_attrs="drop_conflicts", join="outer")
 
-    norms = result["grad_norm"].mean(["step", "seed"])
+    norms = result["gradient_norm"].mean(["step", "seed"])
     plain, asymmetric = (norms.sel(training=kind, drop=True) for kind in KINDS)
     result["norm_ratio"] = (asymmetric / plain).assign_attrs(
         long_name="mean gradient norm, asymmetric over plain"

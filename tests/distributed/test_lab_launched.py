@@ -61,7 +61,7 @@ LAUNCHES = {
         },
     ),
 }
-MEASURED = ("train_loss", "test_loss", "auxiliary_loss", "grad_norm", "cosine_total", "entropy")
+MEASURED = ("train_loss", "test_loss", "auxiliary_loss", "gradient_norm", "cosine_total", "entropy")
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_fp16_with_its_loss_scaler(monkeypatch, trace_every):
     assert seen == {"torch.float16"}
     assert scalers[0].get_scale() == 1024  # no update was skipped
 
-    for name in (*MEASURED[:3], *(["grad_norm"] if trace_every else [])):
+    for name in (*MEASURED[:3], *(["gradient_norm"] if trace_every else [])):
         np.testing.assert_allclose(half[name], full[name], rtol=5e-3, err_msg=name)
 
     if trace_every:
@@ -239,7 +239,7 @@ def compare_halves(half, single):
     assert not np.array_equal(half["train_loss"], single["train_loss"])
     for name, bound in {"train_loss": 0.01, "test_loss": 0.01, "auxiliary_loss": 0.01}.items():
         np.testing.assert_allclose(half[name], single[name], rtol=bound, err_msg=name)
-    np.testing.assert_allclose(half["grad_norm"], single["grad_norm"], rtol=0.05)
+    np.testing.assert_allclose(half["gradient_norm"], single["gradient_norm"], rtol=0.05)
     np.testing.assert_allclose(half["cosine_total"], single["cosine_total"], atol=0.05)
 
 

@@ -37,7 +37,7 @@ def test_figure_7_divides_by_the_plain_runs(rows_from, monkeypatch):
         losses[0] = np.nan
         dims = ("training", "seed", "step")
         values = {
-            "grad_norm": (dims, norms),
+            "gradient_norm": (dims, norms),
             "loss_aux": (dims, losses),
             "loss_main": (dims, norms),
         }

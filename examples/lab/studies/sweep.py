@@ -17,7 +17,7 @@ from lab.training.recipe import Recipe
 from lab.training.train import train
 from resonance_toolkit import spread
 
-CACHE_VERSION = 2  # raise it when the same recipe comes to mean something else
+CACHE_VERSION = 3  # raise it when the same recipe comes to mean something else
 
 
 def sweep(
