@@ -9,6 +9,9 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+import timm
+import torch
+from torch.nn import functional as F
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -44,3 +47,76 @@ def test_every_tutorial_is_in_the_navigation():
     listed = (ROOT / "mkdocs.yml").read_text()
     assert TUTORIALS
     assert all(f"tutorials/{page.name}" in listed for page in TUTORIALS)
+
+
+def test_the_map_names_files_and_functions_that_exist():
+    packages = ("probes", "landscape", "gradients", "attention", "nudging", "resonance_toolkit")
+    sources = {path: path.read_text() for name in packages for path in (ROOT / name).rglob("*.py")}
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    walks = "\n".join(re.findall(r"```text\n(.*?)```", page, re.DOTALL))
+
+    # A walk names files from its package's folder on: `_surfaces/grid.py`.
+    for name in set(re.findall(r"[\w/]+\.py\b", page)):
+        places = (ROOT, *(ROOT / package for package in packages))
+        assert any((place / name).is_file() for place in places), name
+
+    # Calls have parentheses, `Update.begin()`; classes a capital: `Probe`.
+    functions = set(re.findall(r"\b(\w+)\(\)", walks))
+    classes = set(re.findall(r"- ([A-Z]\w+)", walks))
+    everything = "\n".join(sources.values())
+    assert len(functions) > 30
+    missing = [name for name in functions if not re.search(rf"def {name}\(", everything)]
+    missing += [name for name in classes if not re.search(rf"class {name}\b", everything)]
+    assert not missing
+
+
+def test_the_tree_in_contributing_is_the_one_on_disk():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (tree,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+
+    listed = set()
+    for line in tree.splitlines():
+        names = re.match(r"\s*((?:[\w.]+(?:/|\.py)(?:  )?)+)", line)[1].split()
+        if not line.startswith(" "):
+            (folder,) = (ROOT / name for name in names)
+            listed.add(folder)
+        else:
+            listed.update(folder / name for name in names)
+
+    assert not [path for path in listed if not path.exists()]
+    rooms = {
+        path
+        for package in listed
+        for path in package.glob("_*")
+        if path.is_dir() and path.name != "__pycache__"
+    }
+    assert rooms <= listed
+
+
+def test_the_first_calls_of_the_page_for_assistants_run():
+    page = (ROOT / "AGENTS.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+    def small_vit():
+        return timm.models.VisionTransformer(
+            img_size=8, patch_size=2, in_chans=1, num_classes=10, embed_dim=16, depth=3, num_heads=2
+        )
+
+    torch.manual_seed(0)
+    model = small_vit()
+    x = torch.randn(12, 1, 8, 8)
+    y = torch.arange(12) % 10
+    logits = model(x)
+    names = {
+        "torch": torch,
+        "F": F,
+        "model": model,
+        "other_model": small_vit(),
+        "x": x,
+        "y": y,
+        "data": (x, y),
+        "main": F.cross_entropy(logits, y),
+        "auxiliary": logits.square().mean(),
+    }
+    exec(compile(code, "AGENTS.md", "exec"), names)
+    assert set(names["result"].sizes) >= {"layer", "threshold"}
