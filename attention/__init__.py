@@ -1,4 +1,9 @@
-"""Entropy, Gini, peak and coverage of the attention of any transformer."""
+"""Entropy, Gini, peak and coverage of the attention of any transformer.
+
+Start with `capture`, which runs a model once and measures all its layers; `capturing` does the
+same around forward passes of your own, in training too. `statistics` and `rollout` go on from the
+maps that either has kept.
+"""
 
 from attention._capture import capture
 from attention._capturing import capturing
@@ -7,4 +12,14 @@ from attention._plot_statistics import plot_statistics
 from attention._rollout import rollout
 from attention._statistics import statistics
 
-__all__ = ["capture", "capturing", "plot_maps", "plot_statistics", "rollout", "statistics"]
+__all__ = [
+    # Reading a model
+    "capture",
+    "capturing",
+    # From maps
+    "rollout",
+    "statistics",
+    # Pictures
+    "plot_maps",
+    "plot_statistics",
+]

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -6,8 +6,9 @@ import xarray as xr
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from attention._capturing import capturing
-from resonance_toolkit import device_of, evaluating, preserving_rng
+from attention._settings import KeyChoice, QueryChoice, Settings
+from attention._watching import watching
+from resonance_toolkit import call_model, check_module, device_of, evaluating, preserving_rng
 
 
 @torch.no_grad()
@@ -16,8 +17,8 @@ def capture(
     x: Any,
     *,
     layers: str | Sequence[str] | None = None,
-    queries: str | Sequence[int] = "cls",
-    keys: str = "patches",
+    queries: QueryChoice | Sequence[int] = "cls",
+    keys: KeyChoice = "patches",
     maps: bool = False,
     threshold: float = 0.1,
     mass: float = 0.9,
@@ -57,12 +58,13 @@ def capture(
         - `prefix_mass`: attention on the tokens before the patches, NaN if there are none.
         - `weight (..., key)` with `maps`; NaN where there is no such key or a mask hides it (its
           weight is below exp(-80) of the largest).
-        - `prediction (sample, output)`: what the model returned (its first tensor).
+        - `prediction (sample, output)`: what the model returned (its logits, or else its first
+          tensor).
 
         Coordinates of `layer`: `kind` ("sdpa", "softmax", "talking heads", "channel"), `n_heads`,
         `n_windows`, `n_queries` and `n_keys` in a window, `n_prefix`, `grid_height`,
         `grid_width`. A layer called again in the same pass is "name#2". Layers with fewer heads,
-        queries or keys than others have NaN there.
+        queries or keys than others have NaN there. The attribute `n_samples` counts the samples.
 
     Raises:
         ValueError: If an argument is wrong, if no attention was seen, or if a layer uses a kernel
@@ -72,28 +74,25 @@ def capture(
     Examples:
         >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         >>> tokens = torch.zeros(1, 4, 8)  # equal tokens, so attention is uniform
-        >>> seen = capture(model, tokens, queries=[0])
-        >>> seen["peak"].values.tolist(), seen["gini"].values.tolist()
+        >>> result = capture(model, tokens, queries=[0])
+        >>> result["peak"].values.tolist(), result["gini"].values.tolist()
         ([[[[0.25], [0.25]]]], [[[[0.0], [0.0]]]])
     """
+    check_module(model)
+    settings = Settings(
+        layers=layers,
+        queries=queries,
+        keys=keys,
+        maps=maps,
+        threshold=threshold,
+        mass=mass,
+        prefix=prefix,
+        chunk=chunk,
+    )
+
     device = device_of(model)
     x = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, x)
-    named = isinstance(x, Mapping)
-    args = () if named else x if isinstance(x, tuple) else (x,)
-    with (
-        evaluating(model),
-        preserving_rng([device]),
-        capturing(
-            model,
-            layers=layers,
-            queries=queries,
-            keys=keys,
-            maps=maps,
-            threshold=threshold,
-            mass=mass,
-            prefix=prefix,
-            chunk=chunk,
-        ) as recording,
-    ):
-        recording.output = model(*args, **(x if named else {}))
+
+    with evaluating(model), preserving_rng([device]), watching(model, settings) as recording:
+        recording.output = call_model(model, x)
     return recording.dataset()

@@ -1,3 +1,5 @@
+"""How the tokens of a layer lie: which come before the patches, and on which grid the rest."""
+
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -5,8 +7,12 @@ from math import isqrt
 import torch
 from torch import Tensor, nn
 
-_CLASS_TOKENS = {"cls_token", "class_token", "class_embedding", "cls_embedding", "cls_embed"}
-_OTHER_TOKENS = {"dist_token", "distillation_token", "reg_token", "register_tokens", "reg_tokens"}
+from resonance_toolkit import CLASS_TOKEN_NAMES
+
+# How timm and transformers call the parameters of distillation and register tokens.
+_OTHER_TOKEN_NAMES = frozenset(
+    {"dist_token", "distillation_token", "reg_token", "register_tokens", "reg_tokens"}
+)
 
 
 @dataclass(frozen=True)
@@ -25,17 +31,21 @@ class Layout:
         """Distance `(row, key)` in steps of the queries' grid; NaN, or None, at prefix tokens."""
         if self.queries is None or self.keys is None or max(rows) < self.prefix:
             return None
-        (height, width), (key_height, key_width) = self.queries, self.keys
-        row = torch.tensor(rows, device=device) - self.prefix
+
+        height, width = self.queries
+        key_height, key_width = self.keys
+        query = torch.tensor(rows, device=device) - self.prefix
         key = torch.arange(n_keys, device=device) - self.prefix
+
         # Keys on a coarser grid stand at the centres of their cells.
-        down = ((key // key_width) + 0.5) * (height / key_height) - 0.5
-        along = ((key % key_width) + 0.5) * (width / key_width) - 0.5
+        key_row = ((key // key_width) + 0.5) * (height / key_height) - 0.5
+        key_column = ((key % key_width) + 0.5) * (width / key_width) - 0.5
         steps = torch.hypot(
-            (row // width)[:, None] - down[None], (row % width)[:, None] - along[None]
+            (query // width)[:, None] - key_row[None], (query % width)[:, None] - key_column[None]
         )
-        placed = (row >= 0)[:, None] & (key >= 0)[None]
-        return torch.where(placed, steps, torch.nan)
+
+        is_on_grid = (query >= 0)[:, None] & (key >= 0)[None]
+        return torch.where(is_on_grid, steps, torch.nan)
 
 
 def find_layout(
@@ -50,33 +60,41 @@ def find_layout(
         image_sizes: Sizes of feature maps; None if the model reads sequences.
     """
     if image_sizes is None:
-        same = n_queries == n_keys
-        line = (1, n_keys - prefix) if same else None
+        # Two sequences of different lengths have no distances between them.
+        line = (1, n_keys - prefix) if n_queries == n_keys else None
         return Layout(prefix, line, line)
+
+    # A layer may run before the class token joins, as in CaiT.
     if prefix and _grid(n_keys - prefix, image_sizes) is None and _grid(n_keys, image_sizes):
-        prefix = 0  # this layer runs before the class token joins, as in CaiT
+        prefix = 0
+
     keys = _grid(n_keys - prefix, image_sizes)
     queries = keys if n_queries == n_keys else _grid(n_queries - prefix, image_sizes)
     return Layout(prefix, queries, keys)
 
 
 def find_prefix(model: nn.Module) -> tuple[int, bool]:
-    """How many tokens a model puts before its patches, and whether a class token is the first."""
+    """Count the tokens before the patches, and tell whether a class token is the first."""
+    # The models of timm say so themselves.
     for module in model.modules():
         count = getattr(module, "num_prefix_tokens", None)
         if isinstance(count, int):
             return count, count > getattr(module, "num_reg_tokens", 0)
-    sizes = {
-        name.rpartition(".")[2]: parameter.shape[-2] if parameter.dim() > 1 else 1
-        for name, parameter in model.named_parameters()
-        if name.rpartition(".")[2] in _CLASS_TOKENS | _OTHER_TOKENS
-    }
-    return sum(sizes.values()), bool(sizes.keys() & _CLASS_TOKENS)
+
+    counts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        last_part = name.rpartition(".")[2]
+        if last_part in CLASS_TOKEN_NAMES | _OTHER_TOKEN_NAMES:
+            counts[last_part] = parameter.shape[-2] if parameter.dim() > 1 else 1
+
+    return sum(counts.values()), not CLASS_TOKEN_NAMES.isdisjoint(counts)
 
 
-def _grid(count: int, image_sizes: Collection[tuple[int, int]]) -> tuple[int, int] | None:
-    side = isqrt(max(count, 0))
-    sizes = [size for size in image_sizes if size[0] * size[1] == count]
-    if sizes:
-        return sizes[-1]
-    return (side, side) if count > 0 and side * side == count else None
+def _grid(n_tokens: int, image_sizes: Collection[tuple[int, int]]) -> tuple[int, int] | None:
+    """Find the feature map of so many tokens, the latest if there are several; else a square."""
+    fitting_sizes = [size for size in image_sizes if size[0] * size[1] == n_tokens]
+    if fitting_sizes:
+        return fitting_sizes[-1]
+
+    side = isqrt(max(n_tokens, 0))
+    return (side, side) if n_tokens > 0 and side * side == n_tokens else None

@@ -1,3 +1,5 @@
+"""A look inside torch's own multi-head attention."""
+
 from collections.abc import Callable
 from types import FunctionType
 
@@ -13,13 +15,14 @@ def multi_head_with(kernel: Callable[..., Tensor], softmax: Callable[..., Tensor
     names are looked up elsewhere, and nothing global is patched.
     """
     original = F.multi_head_attention_forward
-    replaced = {
+    replacements = {
         "has_torch_function": lambda _: False,  # it would hand over to the mode, and so for ever
         "scaled_dot_product_attention": kernel,
         "softmax": softmax,
     }
+
     copy = FunctionType(
-        original.__code__, vars(F) | replaced, original.__name__, original.__defaults__
+        original.__code__, vars(F) | replacements, original.__name__, original.__defaults__
     )
     copy.__kwdefaults__ = original.__kwdefaults__
     return copy

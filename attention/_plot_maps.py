@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -34,72 +34,103 @@ def plot_maps(
         ValueError: If there is no `weight`, it has queries, a layer's keys form no image, `images`
             are none, or `axes` has another shape.
     """
-    panels, grids = _panels(maps, sample)
-    picture = None if images is None else _picture(_checked(images, sample))
-    shape = (panels.sizes["row"], panels.sizes["layer"] + (picture is not None))
+    panels, grids = _make_panels(maps, sample)
+    image = None if images is None else _stretch_contrast(_pick_image(images, sample))
+    n_images = 0 if image is None else 1
+    shape = (panels.sizes["row"], panels.sizes["layer"] + n_images)
     if axes is None:
-        import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
+        import matplotlib.pyplot as plt
 
         size = (1.7 * shape[1] + 1.4, 1.7 * shape[0] + 0.5)
         _, axes = plt.subplots(*shape, figsize=size, squeeze=False, layout="compressed")
     if axes.shape != shape:
         raise ValueError(f"`axes`: expected shape {shape}, got {axes.shape}")
-    drawn = None
+
     settings = {
         "cmap": "inferno",
         "vmin": 0,
         "vmax": float(panels.max()),
-        "alpha": 1.0 if picture is None else 0.65,
+        "alpha": 1.0 if image is None else 0.65,
         "interpolation": "nearest",
     } | style
-    for row, line in enumerate(axes):
-        for ax, layer in zip(line[picture is not None :], range(len(grids)), strict=True):
-            start, height, width = grids[layer]
-            keys = panels.isel(row=row, layer=layer, key=slice(start, start + height * width))
-            if picture is not None:
-                height, width = picture.shape[:2]
-                ax.imshow(picture, cmap="gray")
-            # Drawn in the image's own coordinates, whatever the size of a patch.
-            extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-            drawn = ax.imshow(keys.values.reshape(grids[layer][1:]), extent=extent, **settings)
+    picture = None
+    for row, row_axes in enumerate(axes):
+        for index, (ax, grid) in enumerate(zip(row_axes[n_images:], grids, strict=True)):
+            weights = panels.isel(row=row, layer=index)
+            picture = _draw_panel(ax, weights.values, grid, image, settings)
             if row == 0:
-                ax.set_title(str(panels["layer"].values[layer]), fontsize="small")
-        if picture is not None:
-            line[0].imshow(picture, cmap="gray")
-        for ax in line:
+                ax.set_title(str(panels["layer"].values[index]), fontsize="small")
+
+        if image is not None:
+            row_axes[0].imshow(image, cmap="gray")
+        for ax in row_axes:
             ax.set(xticks=[], yticks=[])
-        line[0].set_ylabel(str(panels["row"].values[row]), fontsize="small")
-    if drawn is not None:
+        row_axes[0].set_ylabel(str(panels["row"].values[row]), fontsize="small")
+
+    if picture is not None:
         label = str(maps["weight"].attrs.get("long_name", "attention weight"))
-        axes[0, 0].figure.colorbar(drawn, ax=axes, label=label, shrink=min(1.0, 2 / shape[0]))
+        axes[0, 0].figure.colorbar(picture, ax=axes, label=label, shrink=min(1.0, 2 / shape[0]))
     return axes
 
 
-def _panels(maps: xr.Dataset, sample: int) -> tuple[xr.DataArray, list[tuple[int, int, int]]]:
-    """Weights `(row, layer, key)`, and for each layer where its grid starts, and its size."""
+class _Grid(NamedTuple):
+    """The keys of a layer that form an image, and its size in patches."""
+
+    first_key: int
+    height: int
+    width: int
+
+
+def _draw_panel(
+    ax: Any,
+    weights: NDArray[Any],
+    grid: _Grid,
+    image: NDArray[Any] | None,
+    settings: dict[str, Any],
+) -> Any:
+    """Draw the weights of one layer, over the image if there is one."""
+    height, width = grid.height, grid.width
+    patches = weights[grid.first_key : grid.first_key + height * width].reshape(height, width)
+
+    # Drawn in the image's own coordinates, whatever the size of a patch.
+    if image is not None:
+        height, width = image.shape[:2]
+        ax.imshow(image, cmap="gray")
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    return ax.imshow(patches, extent=extent, **settings)
+
+
+def _make_panels(maps: xr.Dataset, sample: int) -> tuple[xr.DataArray, list[_Grid]]:
+    """Return weights `(row, layer, key)`, and the grid of each layer."""
     if "weight" not in maps or "query" in maps["weight"].dims:
         raise ValueError(
             '`maps`: expected `weight` without `query`, as from capture(..., queries="cls", '
             "maps=True); pick one query with .isel(query=...)"
         )
-    grids = []
-    for name in map(str, maps["layer"].values):
-        layer = maps.sel(layer=name)
-        if int(layer["n_windows"]) > 1 or bool(layer["grid_height"].isnull()):
-            raise ValueError(f"`maps`: expected keys that form an image, but not in layer {name!r}")
-        start = int(layer["n_prefix"]) if maps.attrs.get("keys") == "all" else 0
-        grids.append((start, int(layer["grid_height"]), int(layer["grid_width"])))
+    grids = [_find_grid(maps, name) for name in map(str, maps["layer"].values)]
+
     weight = maps["weight"].isel(sample=sample)
     weight = weight.mean("head") if "head" in weight.dims else weight
-    others = [dim for dim in weight.dims if dim not in ("layer", "key")]
+
+    # Every further dimension makes rows of panels, which are named after its values.
+    row_dims = [dim for dim in weight.dims if dim not in ("layer", "key")]
     names = [
-        ", ".join(_caption(weight, dim, i) for dim, i in zip(others, index, strict=True))
-        for index in np.ndindex(*(weight.sizes[dim] for dim in others))
+        ", ".join(_caption(weight, dim, i) for dim, i in zip(row_dims, index, strict=True))
+        for index in np.ndindex(*(weight.sizes[dim] for dim in row_dims))
     ]
-    stacked = weight.transpose(*others, "layer", "key").values
-    flat = stacked.reshape(-1, *stacked.shape[len(others) :])
+    values = weight.transpose(*row_dims, "layer", "key").values
+    rows = values.reshape(-1, *values.shape[len(row_dims) :])
     coords = {"row": names, "layer": weight["layer"].values}
-    return xr.DataArray(flat, coords, ("row", "layer", "key")), grids
+    return xr.DataArray(rows, coords, ("row", "layer", "key")), grids
+
+
+def _find_grid(maps: xr.Dataset, name: str) -> _Grid:
+    layer = maps.sel(layer=name)
+    if int(layer["n_windows"]) > 1 or bool(layer["grid_height"].isnull()):
+        raise ValueError(f"`maps`: expected keys that form an image, but not in layer {name!r}")
+
+    first_key = int(layer["n_prefix"]) if maps.attrs.get("keys") == "all" else 0
+    return _Grid(first_key, int(layer["grid_height"]), int(layer["grid_width"]))
 
 
 def _caption(weight: xr.DataArray, dim: Any, index: int) -> str:
@@ -107,7 +138,7 @@ def _caption(weight: xr.DataArray, dim: Any, index: int) -> str:
     return str(value) if isinstance(value, str) else f"{dim} {value}"
 
 
-def _checked(images: ArrayLike, sample: int) -> NDArray[Any]:
+def _pick_image(images: ArrayLike, sample: int) -> NDArray[Any]:
     pictures = np.asarray(images)
     fits = pictures.ndim == 4 and pictures.shape[1] in (1, 3) and sample < len(pictures)
     if not fits:
@@ -118,7 +149,8 @@ def _checked(images: ArrayLike, sample: int) -> NDArray[Any]:
     return np.asarray(pictures[sample])
 
 
-def _picture(image: NDArray[Any]) -> NDArray[Any]:
+def _stretch_contrast(image: NDArray[Any]) -> NDArray[Any]:
+    """Return an image `(channel, height, width)` from 0 to 1, as `imshow` has it."""
     low, high = image.min(), image.max()
     stretched = (image - low) / (high - low if high > low else 1)
     return np.asarray(stretched[0] if len(image) == 1 else stretched.transpose(1, 2, 0))

@@ -41,34 +41,40 @@ def plot_statistics(
         >>> axes.flat[0].get_lines()[0].get_ydata()
         array([4., 3.])
     """
-    _check(statistics, names, [dim for dim in (x, hue) if dim is not None])
-    ours = axes is None
+    _check_variables(statistics, names, [dim for dim in (x, hue) if dim is not None])
+    is_own_figure = axes is None
     if axes is None:
-        import matplotlib.pyplot as plt  # here, so that computing needs no matplotlib
+        import matplotlib.pyplot as plt
 
+        # Names of layers stand at an angle, and need more room below.
+        row_height = 3.8 if x == "layer" else 3
         n_columns = min(2, len(names))
         n_rows = -(-len(names) // n_columns)
         _, axes = plt.subplots(
             n_rows,
             n_columns,
-            figsize=(4.2 * n_columns, (3.8 if x == "layer" else 3) * n_rows),
+            figsize=(4.2 * n_columns, row_height * n_rows),
             squeeze=False,
             layout="constrained",
         )
     if axes.size < len(names):
         raise ValueError(f"`axes`: expected {len(names)}, got {axes.size}")
+
     for ax, name in zip(axes.flat, names, strict=False):
-        curve = statistics[name]
-        curve = curve.mean([dim for dim in curve.dims if dim not in (x, hue)], keep_attrs=True)
+        variable = statistics[name]
+        averaged_dims = [dim for dim in variable.dims if dim not in (x, hue)]
+        curve = variable.mean(averaged_dims, keep_attrs=True)
         settings: dict[str, Any] = {"marker": "o", "markersize": 3} | style
         lines = curve.plot.line(x=x, hue=hue, ax=ax, add_legend=False, **settings)
+
         ax.set_title("")
         if x == "layer":
             for label in ax.get_xticklabels():
                 label.set(rotation=60, ha="right", rotation_mode="anchor", fontsize="small")
         ax.set_xlabel(str(statistics[x].attrs.get("long_name", x)))
+
     if hue is not None:
-        _add_legend(axes.flat[0], lines, statistics[hue], outside=ours)
+        _add_legend(axes.flat[0], lines, statistics[hue], outside=is_own_figure)
     for ax in axes.flat[len(names) :]:
         ax.set_axis_off()
     return np.asarray(axes)
@@ -76,20 +82,26 @@ def plot_statistics(
 
 def _add_legend(ax: Any, lines: Sequence[Any], hue: xr.DataArray, *, outside: bool) -> None:
     # One for all panels, where it hides no curve; a figure of the user's has a place of its own.
-    place = {"loc": "outside upper center", "ncols": 4} if outside else {}
-    owner = ax.figure if outside else ax
     names = [str(value) for value in hue.values]
-    owner.legend(lines, names, title=str(hue.attrs.get("long_name", hue.name)), **place)
+    title = str(hue.attrs.get("long_name", hue.name))
+    if outside:
+        ax.figure.legend(lines, names, title=title, loc="outside upper center", ncols=4)
+    else:
+        ax.legend(lines, names, title=title)
 
 
-def _check(statistics: xr.Dataset, names: Sequence[str], dims: list[str]) -> None:
+def _check_variables(statistics: xr.Dataset, names: Sequence[str], dims: list[str]) -> None:
     if not names:
         raise ValueError("`names`: expected at least one, got none")
+
     for name in names:
         if name not in statistics:
-            known = ", ".join(map(str, statistics.data_vars))
-            raise ValueError(f"`names`: expected some of {known}; got {name!r}")
+            available = ", ".join(map(str, statistics.data_vars))
+            raise ValueError(f"`names`: expected some of {available}; got {name!r}")
+
         missing = [dim for dim in dims if dim not in statistics[name].dims]
         if missing:
-            known = ", ".join(map(str, statistics[name].dims)) or "none"
-            raise ValueError(f"`x` and `hue`: expected dimensions of {name!r}, {known}; got {dims}")
+            available = ", ".join(map(str, statistics[name].dims)) or "none"
+            raise ValueError(
+                f"`x` and `hue`: expected dimensions of {name!r}, {available}; got {dims}"
+            )

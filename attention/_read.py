@@ -1,4 +1,11 @@
-from collections.abc import Callable, Sequence
+"""Numbers from attention calls: the rows asked for, and nothing else.
+
+A few rows (the class token's, or some indices) are kept as logits while the model runs, and
+finished afterwards, all layers of one form in one go. All rows are finished at once, some queries
+at a time, so that no whole map is ever made.
+"""
+
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -7,30 +14,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention._call import Call
+from attention._call import Call, Comparison
 from attention._layout import Layout
-from attention._measure import MEASURES, Meaning, count_below, measure_seen, rising
+from attention._measure import MEASURES, Label, count_below, measure_sorted, sort_rows
+from attention._settings import Settings
 
-# A weight this far below the largest of its row, exp(-80), is a masked one: Swin's mask adds -100.
-_HIDDEN = 1.8e-35
 Array = NDArray[np.float64]
+
 STATISTICS = MEASURES | {
-    "distance": Meaning("mean attention distance", "token"),
-    "prefix_mass": Meaning("attention on class and register tokens"),
+    "distance": Label("mean attention distance", "token"),
+    "prefix_mass": Label("attention on class and register tokens"),
 }
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What `capturing` was asked for."""
-
-    queries: str | list[int]
-    keys: str
-    maps: bool
-    threshold: float
-    mass: float
-    prefix: int
-    chunk: int
+# A weight this far below the largest of its row, exp(-80), is a masked one: Swin's mask adds -100.
+_HIDDEN_SHARE = 1.8e-35
 
 
 @dataclass
@@ -43,28 +40,34 @@ class Reading:
 
     kind: str
     layout: Layout
-    windows: int
-    shape: tuple[int, int, int, int]
+    n_samples: int
+    shape: tuple[int, int, int, int]  # (group, head, query, key)
     logits: Tensor | None = None
     rows: list[int] = field(default_factory=list)
     values: Array = field(init=False)
     weights: Array = field(init=False)
 
+    @property
+    def n_windows(self) -> int:
+        """Groups in a sample."""
+        return self.shape[0] // self.n_samples
+
 
 def read(
-    call: Call, layout: Layout, samples: int, settings: Settings, *, check: bool
-) -> tuple[Reading, Callable[[], Tensor] | None]:
+    call: Call, layout: Layout, n_samples: int, settings: Settings, *, check: bool
+) -> tuple[Reading, Comparison | None]:
     """Compute the rows asked for, and nothing else, of one attention call.
 
     Returns:
-        The reading, and what tells how far it is from what the layer used, if that can be checked.
+        The reading, and one row of it beside what the layer used, if that can be checked.
     """
-    reading = Reading(call.kind, layout, call.shape[0] // samples, call.shape)
-    take = _read_all if settings.queries in ("all", "mean") else _read_few
-    row, logits = take(call, reading, samples, settings)
-    if not check or call.mismatch is None:
+    reading = Reading(call.kind, layout, n_samples, call.shape)
+    read_rows = _read_all if settings.queries in ("all", "mean") else _read_few
+    row, logits = read_rows(call, reading, settings)
+
+    if not check or call.compare is None:
         return reading, None
-    return reading, call.mismatch(logits.softmax(-1), slice(row, row + 1))
+    return reading, call.compare(logits.softmax(-1), slice(row, row + 1))
 
 
 def finish(readings: list[Reading], settings: Settings) -> None:
@@ -74,15 +77,20 @@ def finish(readings: list[Reading], settings: Settings) -> None:
         if (logits := reading.logits) is not None:
             form = (logits.shape, logits.dtype, logits.device, reading.layout, tuple(reading.rows))
             waiting.setdefault(form, []).append(reading)
+
     for alike in waiting.values():
         logits = torch.stack([reading.logits for reading in alike])  # type: ignore[misc]
         with full_precision(logits.device):
-            share, values = _describe(logits, alike[0].layout, alike[0].rows, settings)
-        array = _array(values)
-        maps = _array(torch.where(_there(share), share, torch.nan)) if settings.maps else None
+            share, statistics = _weights_and_statistics(
+                logits, alike[0].layout, alike[0].rows, settings
+            )
+
+        # One transfer from the device for all of them.
+        values = _to_numpy(statistics)
+        maps = _to_numpy(_nan_where_hidden(share)) if settings.maps else None
         for index, reading in enumerate(alike):
             reading.logits = None
-            reading.values = array[:, index]
+            reading.values = values[:, index]
             if maps is not None:
                 reading.weights = maps[index]
 
@@ -93,105 +101,132 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def _read_few(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
-    """Keep the logits of the class token, or of the rows given; NaN where the layer has none.
+def _read_few(call: Call, reading: Reading, settings: Settings) -> tuple[int, Tensor]:
+    """Keep the logits of the class token, or of the rows asked for; NaN where there is none.
 
     Returns:
         A row, and its logits in the first group, to be checked.
     """
     n_queries = call.shape[2]
-    n_rows = reading.windows * n_queries
-    wanted = settings.queries
-    if not isinstance(wanted, list):
-        wanted = [0 if reading.layout.prefix else n_rows]
-    there = [-n_rows <= row < n_rows for row in wanted]
-    rows = [row % n_rows if known else 0 for row, known in zip(wanted, there, strict=True)]
+    n_rows = reading.n_windows * n_queries
+
+    # A layer without a class token has no such row: one beyond its last stands for it.
+    if isinstance(settings.queries, list):
+        asked_rows = settings.queries
+    else:
+        asked_rows = [0 if reading.layout.prefix else n_rows]
+    exists = [-n_rows <= row < n_rows for row in asked_rows]
+    rows = [row % n_rows if there else 0 for row, there in zip(asked_rows, exists, strict=True)]
+
     queries = [row % n_queries for row in rows]
-    single = slice(queries[0], queries[0] + 1)
     device = call.device  # whatever the default one is
-    logits = call.logits(single if len(queries) == 1 else torch.tensor(queries, device=device))
-    first = logits[:1, :, :1]
-    if reading.windows > 1:
-        logits = logits.unflatten(0, (samples, reading.windows))
+    if len(queries) == 1:
+        logits = call.logits(slice(queries[0], queries[0] + 1))
+    else:
+        logits = call.logits(torch.tensor(queries, device=device))
+    first_logits = logits[:1, :, :1]
+
+    # Of each row, the window that it is in: (sample, window, head, row, key) loses one axis.
+    if reading.n_windows > 1:
+        logits = logits.unflatten(0, (reading.n_samples, reading.n_windows))
         windows = torch.tensor([row // n_queries for row in rows], device=device)
-        places = torch.arange(len(rows), device=device)
-        logits = logits[:, windows, :, places].movedim(0, 2)
-    if not all(there):
-        absent = torch.tensor([not known for known in there], device=device)
-        logits = logits.masked_fill(absent[:, None], torch.nan)
+        positions = torch.arange(len(rows), device=device)
+        logits = logits[:, windows, :, positions].movedim(0, 2)
+    if not all(exists):
+        is_absent = torch.tensor([not there for there in exists], device=device)
+        logits = logits.masked_fill(is_absent[:, None], torch.nan)
+
     # A copy: the model may write to what it computed, and its map should go when it is done.
-    reading.logits, reading.rows = logits.clone(), queries
-    return queries[0], first
+    reading.logits = logits.clone()
+    reading.rows = queries
+    return queries[0], first_logits
 
 
-def _read_all(call: Call, reading: Reading, samples: int, settings: Settings) -> tuple[int, Tensor]:
+def _read_all(call: Call, reading: Reading, settings: Settings) -> tuple[int, Tensor]:
     """Take the statistics of all rows, some queries at a time, so that no whole map is needed.
 
     Returns:
         A row, and its logits in the first group, to be checked.
     """
     n_queries = call.shape[2]
-    pieces: list[Tensor] = []
+    statistics: list[Tensor] = []
     maps: list[Tensor] = []
-    total: Tensor | float = 0.0
-    seen: Tensor | float = 0.0
+    weight_sum: Tensor | float = 0.0
+    n_visible: Tensor | float = 0.0
+
     for start in range(0, n_queries, settings.chunk):
         stop = min(start + settings.chunk, n_queries)
-        logits = call.logits(slice(start, stop)).unflatten(0, (samples, reading.windows))
-        share, values = _describe(logits, reading.layout, range(start, stop), settings)
-        pieces.append(values)
+        logits = call.logits(slice(start, stop))
+        logits = logits.unflatten(0, (reading.n_samples, reading.n_windows))
+        share, values = _weights_and_statistics(
+            logits, reading.layout, range(start, stop), settings
+        )
+        statistics.append(values)
+
+        # Whole maps go to the CPU, where there is room; of a mean map the sum will do.
         if settings.maps and settings.queries == "all":
-            maps.append(torch.where(_there(share), share, torch.nan).cpu())  # where there is room
+            maps.append(_nan_where_hidden(share).cpu())
         elif settings.maps:
-            total = total + share.sum((1, 3))
-            seen = seen + _there(share).sum((1, 3))
+            weight_sum = weight_sum + share.sum((1, 3))
+            n_visible = n_visible + _is_visible(share).sum((1, 3))
+
     # One by one: together they may be larger than anything the model makes.
-    parts = zip(*pieces, strict=True)  # of a statistic: (sample, window, head, query) each
-    rows = [torch.cat(part, -1).movedim(1, -2).flatten(-2) for part in parts]
-    mean = settings.queries == "mean"
-    reading.values = np.stack(
-        [_array(row.nanmean(-1, keepdim=True) if mean else row) for row in rows]
-    )
+    by_statistic = zip(*statistics, strict=True)  # (sample, window, head, query) each
+    rows = [torch.cat(chunks, -1).movedim(1, -2).flatten(-2) for chunks in by_statistic]
+    if settings.queries == "mean":
+        rows = [row.nanmean(-1, keepdim=True) for row in rows]
+    reading.values = np.stack([_to_numpy(row) for row in rows])
+
     if maps:
-        reading.weights = _array(torch.cat(maps, -2).movedim(1, 2).flatten(2, 3))
-    elif settings.maps and isinstance(seen, Tensor):
-        mean_row = total / (reading.windows * n_queries)
-        reading.weights = _array(torch.where(seen > 0, mean_row, torch.nan)[:, :, None])
+        reading.weights = _to_numpy(torch.cat(maps, -2).movedim(1, 2).flatten(2, 3))
+    elif settings.maps and isinstance(n_visible, Tensor):
+        mean_row = weight_sum / (reading.n_windows * n_queries)
+        reading.weights = _to_numpy(torch.where(n_visible > 0, mean_row, torch.nan)[:, :, None])
     return n_queries - 1, logits[0, :1, :, -1:]
 
 
-def _describe(
+def _weights_and_statistics(
     logits: Tensor, layout: Layout, rows: Sequence[int], settings: Settings
 ) -> tuple[Tensor, Tensor]:
-    """The weights of each row, zero in a row that sees no key; and every statistic."""
+    """Return the weights of each row, zero in a row that sees no key; and every statistic."""
     prefix = layout.prefix
+    undefined = torch.full_like(logits[..., 0], torch.nan)
+    prefix_mass = logits.softmax(-1)[..., :prefix].sum(-1) if prefix else undefined
+
+    # Without the prefix, the rest of the row adds up to one.
+    first_key = prefix if settings.keys == "patches" else 0
+    share = logits[..., first_key:].softmax(-1).nan_to_num_(0)
+    ordered = sort_rows(share)
+    n_keys = share.size(-1) - count_below(ordered, _smallest_visible(ordered[..., -1]))
+    values = measure_sorted(
+        share, ordered, n_keys, threshold=settings.threshold, mass=settings.mass
+    )
+    values |= {"distance": undefined, "prefix_mass": prefix_mass}
+
     distances = layout.distances(rows, logits.size(-1), logits.device)
-    unknown = torch.full_like(logits[..., 0], torch.nan)
-    prefix_mass = logits.softmax(-1)[..., :prefix].sum(-1) if prefix else unknown
-    first = prefix if settings.keys == "patches" else 0
-    share = logits[..., first:].softmax(-1).nan_to_num_(0)
-    ordered = rising(share)
-    n_keys = share.size(-1) - count_below(ordered, _least(ordered[..., -1]))
-    values = measure_seen(share, ordered, n_keys, threshold=settings.threshold, mass=settings.mass)
-    values |= {"distance": unknown, "prefix_mass": prefix_mass}
     if distances is not None:
-        steps = distances[:, first:].to(share.dtype)
-        near = (share * steps.nan_to_num(0)).sum(-1)
-        values["distance"] = near / (share * ~steps.isnan()).sum(-1)
+        steps = distances[:, first_key:].to(share.dtype)
+        weighted_steps = (share * steps.nan_to_num(0)).sum(-1)
+        values["distance"] = weighted_steps / (share * ~steps.isnan()).sum(-1)
+
     # One tensor, so that there is one to move: what all heads share is repeated for each.
-    values["head_similarity"] = values["head_similarity"].unsqueeze(-2).expand_as(unknown)
+    values["head_similarity"] = values["head_similarity"].unsqueeze(-2).expand_as(undefined)
     return share, torch.stack([values[name] for name in STATISTICS])
 
 
-def _there(share: Tensor) -> Tensor:
-    """Whether a key is there: not hidden by a mask, nor in a row that sees none."""
-    return share >= _least(share.amax(-1, keepdim=True))
+def _nan_where_hidden(share: Tensor) -> Tensor:
+    return torch.where(_is_visible(share), share, torch.nan)
 
 
-def _least(peak: Tensor) -> Tensor:
-    """What a key that is there has at least; above zero, where a row sees none."""
-    return (_HIDDEN * peak).clamp_min(torch.finfo(peak.dtype).tiny)
+def _is_visible(share: Tensor) -> Tensor:
+    """Tell whether a key is there: not hidden by a mask, nor in a row that sees none."""
+    return share >= _smallest_visible(share.amax(-1, keepdim=True))
 
 
-def _array(tensor: Tensor) -> Array:
+def _smallest_visible(peak: Tensor) -> Tensor:
+    """Return what a key that is there has at least; above zero, where a row sees none."""
+    return (_HIDDEN_SHARE * peak).clamp_min(torch.finfo(peak.dtype).tiny)
+
+
+def _to_numpy(tensor: Tensor) -> Array:
     return np.asarray(tensor.to("cpu", torch.float64))

@@ -5,12 +5,13 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from attention._capturing import check_shares
-from attention._measure import MEASURES, measure
-from resonance_toolkit import provenance
+from attention._measure import MEASURES, Label, measure
+from resonance_toolkit import check_share, provenance
 
-_CARRIED = ("distance", "prefix_mass")  # they need more than the weights
-_OBJECT = {
+# They need more than the weights, so that they are taken over as they are.
+_CARRIED_OVER = ("distance", "prefix_mass")
+
+_OBJECT_NAMES = {
     "object_coverage": "share of the object's patches near the peak",
     "object_mass": "attention on the object",
 }
@@ -61,60 +62,70 @@ def statistics(
         >>> statistics(rows)["gini"].values
         array([0.  , 0.75])
     """
-    check_shares(threshold=threshold, mass=mass)
-    weight = _checked(maps)
-    order = [d for d in weight.dims if d not in ("head", "query", "key")] + ["head", "query", "key"]
-    extra = [dim for dim in ("head", "query") if dim not in weight.dims]
-    rows = weight.expand_dims(extra).transpose(*order)
+    threshold = check_share("threshold", threshold)
+    mass = check_share("mass", mass)
+    weight = _check_weight(maps)
+
+    # As `measure` has the axes: (..., head, query, key), those that are missing of length 1.
+    last_dims = ["head", "query", "key"]
+    added_dims = [dim for dim in ("head", "query") if dim not in weight.dims]
+    other_dims = [dim for dim in weight.dims if dim not in last_dims]
+    rows = weight.expand_dims(added_dims).transpose(*other_dims, *last_dims)
     values = measure(torch.from_numpy(rows.values), threshold=threshold, mass=mass)
+
     result = xr.Dataset(attrs=_attributes(maps, threshold, mass))
     for name, value in values.items():
-        result[name] = _labelled(value, rows, extra, MEASURES[name]._asdict(), name)
+        template = rows.isel(key=0, drop=True)
+        if name == "head_similarity":
+            template = template.isel(head=0, drop=True)
+        result[name] = _label(value, template, added_dims, MEASURES[name])
+
     if mask is not None:
         for name, variable in _object_statistics(weight, maps, mask, threshold).items():
-            result[name] = variable.assign_attrs(long_name=_OBJECT[name])
-    return result.assign({name: maps[name] for name in _CARRIED if name in maps})
+            result[name] = variable.assign_attrs(long_name=_OBJECT_NAMES[name])
+    return result.assign({name: maps[name] for name in _CARRIED_OVER if name in maps})
 
 
-def _checked(maps: xr.Dataset) -> xr.DataArray:
+def _check_weight(maps: xr.Dataset) -> xr.DataArray:
     weight = maps.get("weight")
     if weight is None or "key" not in weight.dims:
         raise ValueError(
             "`maps`: expected `weight` with a dimension `key`, as from capture(..., maps=True); "
             f"got {', '.join(map(str, maps.data_vars)) or 'nothing'}"
         )
+
+    # Rows made in float32 add up to one only nearly.
     weight = weight.astype(float)
-    total, least = weight.sum("key", min_count=1), weight.min("key")
-    if not bool(((abs(total - 1) < 1e-4) & (least >= 0) | total.isnull()).all()):
+    total = weight.sum("key", min_count=1)
+    is_distribution = (abs(total - 1) < 1e-4) & (weight.min("key") >= 0)
+    if not bool((is_distribution | total.isnull()).all()):
         raise ValueError("`maps`: expected rows of `weight` that add up to one, and none negative")
     return weight
 
 
-def _labelled(
-    value: Tensor, rows: xr.DataArray, extra: list[str], meaning: dict[str, str], name: str
+def _label(
+    value: Tensor, template: xr.DataArray, added_dims: list[str], label: Label
 ) -> xr.DataArray:
-    template = rows.isel(key=0, drop=True)
-    if name == "head_similarity":
-        template = template.isel(head=0, drop=True)
-    array = template.copy(data=value.numpy()).squeeze(
-        [dim for dim in extra if dim in template.dims], drop=True
-    )
-    array.attrs = {key: text for key, text in meaning.items() if text}
+    added = [dim for dim in added_dims if dim in template.dims]
+    array = template.copy(data=value.numpy()).squeeze(added, drop=True)
+    array.attrs = dict(label.attributes())
     return array
 
 
 def _object_statistics(
     weight: xr.DataArray, maps: xr.Dataset, mask: ArrayLike, threshold: float
 ) -> dict[str, xr.DataArray]:
-    belongs = xr.DataArray(
+    on_object = xr.DataArray(
         _object_keys(maps, np.asarray(mask, dtype=float)), dims=("sample", "layer", "key")
     )
-    belongs = belongs.where(belongs.any("key"))  # NaN where the object has no patch
-    seen = weight.notnull()
-    covered = (weight >= threshold * weight.max("key")).where(seen)
+    on_object = on_object.where(on_object.any("key"))  # NaN where the object has no patch
+
+    is_visible = weight.notnull()
+    is_covered = (weight >= threshold * weight.max("key")).where(is_visible)
+    n_patches = (is_visible * on_object).sum("key")
     return {
-        "object_coverage": (covered * belongs).sum("key") / (seen * belongs).sum("key"),
-        "object_mass": (weight * belongs).sum("key", min_count=1),
+        "object_coverage": (is_covered * on_object).sum("key") / n_patches,
+        "object_mass": (weight * on_object).sum("key", min_count=1),
     }
 
 
@@ -129,16 +140,21 @@ def _object_keys(maps: xr.Dataset, mask: NDArray[np.float64]) -> NDArray[np.bool
         raise ValueError(
             f"`mask`: expected ({maps.sizes['sample']}, height, width), got {mask.shape}"
         )
-    area = torch.from_numpy(mask > 0).double()[:, None]
+
+    object_area = torch.from_numpy(mask > 0).double()[:, None]
     keys = np.zeros((len(mask), maps.sizes["layer"], maps.sizes["key"]), dtype=bool)
+
     for index in range(maps.sizes["layer"]):
         layer = maps.isel(layer=index)
         if int(layer["n_windows"]) > 1 or bool(layer["grid_height"].isnull()):
-            continue
+            continue  # its keys form no image
+
+        # A patch belongs to the object if at least half of it does.
         grid = int(layer["grid_height"]), int(layer["grid_width"])
-        start = int(layer["n_prefix"]) if maps.attrs.get("keys") == "all" else 0
-        inside = F.adaptive_avg_pool2d(area, grid).flatten(1).numpy() >= 0.5
-        keys[:, index, start : start + inside.shape[1]] = inside
+        is_inside = F.adaptive_avg_pool2d(object_area, grid).flatten(1).numpy() >= 0.5
+
+        first_key = int(layer["n_prefix"]) if maps.attrs.get("keys") == "all" else 0
+        keys[:, index, first_key : first_key + is_inside.shape[1]] = is_inside
     return keys
 
 

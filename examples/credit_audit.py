@@ -8,24 +8,38 @@ cosine, rho, nudging and loss decrease beside the published ones, and which orde
 agree. State Bridge and Credit Bridge are independent implementations of described methods.
 """
 
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 
 import matplotlib.pyplot as plt
 import xarray as xr
+from matplotlib.figure import Figure
 
 import nudging
-from lab.results.report import Row, arguments, at_least_one, compare, publish
-from lab.studies.credit_run import Case, joined, run
-from lab.studies.credit_table import order_row, spent
-from lab.studies.sweep import executing
-from lab.training.local_training import Recipe
-from lab.training.scales import counted
+from lab.results.options import arguments, at_least_one, exit_showing
+from lab.results.publish import publish
+from lab.results.verdicts import Criterion, Row, compare
+from lab.studies.credit_run import Case, join_cases, run_case
+from lab.studies.credit_table import budget_in_words, order_row
+from lab.studies.executing import executing
+from lab.training.local_training import LocalRecipe
+from lab.training.scales import plural
 from resonance_toolkit import spread
 
 SEEDS = (42, 123, 456, *range(457, 500))  # the first three are the published ones
-METHODS = {f"{name}+pen": (name, {}) for name in ("SB", "CB", "DFA", "BP")}
-METHODS |= {name: (name, {"penalty": 0.0}) for name in ("SB", "CB", "DFA", "BP")}
-METHODS |= {"frozen": ("DFA", {"frozen": 4})}
+METHODS = {  # the credit, and what the recipe changes
+    "SB+pen": ("SB", {}),
+    "CB+pen": ("CB", {}),
+    "DFA+pen": ("DFA", {}),
+    "BP+pen": ("BP", {}),
+    "SB": ("SB", {"penalty": 0.0}),
+    "CB": ("CB", {"penalty": 0.0}),
+    "DFA": ("DFA", {"penalty": 0.0}),
+    "BP": ("BP", {"penalty": 0.0}),
+    "frozen": ("DFA", {"frozen": 4}),
+}
 AUDITED = ("SB+pen", "CB+pen", "DFA+pen")  # those that the figure compares
 BUDGET = {  # images per class, what the recipe changes, seeds
     "smoke": (20, {"epochs": 2, "batch_size": 20, "width": 32}, 2),
@@ -43,59 +57,112 @@ PUBLISHED = {
     "frozen": (None, None, 0.349, None, None),
 }
 
+# Accuracies that depend on no learned bridge, of which ours are independent implementations.
+COMPARABLE = ("DFA+pen", "BP+pen", "BP", "DFA", "frozen")
+
 
 def main(argv: list[str] | None = None) -> None:
     """Train and measure all methods over the seeds; print the table, save and draw."""
+    args = parse_args(argv)
+    per_class, _, default_seeds = BUDGET[args.scale]
+    seeds = SEEDS[: args.seeds or default_seeds]
+    cases = cases_of(args, seeds)
+    if args.show_recipe:
+        exit_showing([_settings_of(case) for case in cases])
+
+    # Networks come in the order in which they are finished, each with its number.
+    with executing(args) as executor:
+        work = partial(run_case, cache=args.cache)
+        runs = dict(spread(work, cases, executor=executor, label="networks", unit="network"))
+    result = join_cases([runs[index] for index in range(len(cases))], args.methods, seeds)
+
+    epochs = plural(cases[0].recipe.epochs, "epoch")
+    budget = budget_in_words(cases[0].data, per_class, epochs, len(seeds))
+    rows = table(result, args.scale)
+    publish(result, draw(result), rows, output=args.output, budget=budget)
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
     parser = arguments(__doc__, output="results/credit_audit.nc")
     parser.add_argument("--epochs", type=at_least_one, help="of training; the scale's by default")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    args = parser.parse_args(argv)
-    per_class, changes, count = BUDGET[args.scale]
-    changes = changes | ({"epochs": args.epochs} if args.epochs else {})
-    seeds = SEEDS[: args.seeds or count]
+    return parser.parse_args(argv)
+
+
+def cases_of(args: argparse.Namespace, seeds: Sequence[int]) -> list[Case]:
+    """List the networks to train: seed by seed for each method."""
+    per_class, changes, _ = BUDGET[args.scale]
+    if args.epochs:
+        changes = changes | {"epochs": args.epochs}
     data = args.data or ("digits" if args.scale == "smoke" else "cifar10")
-    cases = [
-        Case(name, seed, Recipe(**changes | own), data, per_class)
-        for name, own in map(METHODS.__getitem__, args.methods)
-        for seed in seeds
-    ]
-    with executing(args) as executor:
-        work = partial(run, cache=args.cache)
-        runs = dict(spread(work, cases, executor=executor, label="networks", unit="network"))
-    result = joined([runs[i] for i in range(len(cases))], args.methods, seeds)
-    audited = result.sel({"rule": [m for m in args.methods if m in AUDITED] or args.methods})
-    figures = {}
-    told = [name for name in METRICS if audited[name].fillna(0).any()]  # one epoch: no decrease
-    if int((audited["diverged"] == 0).any("seed").sum()) > 1:  # an order needs two
-        figures[""] = nudging.plot_dissociation(audited, metrics=told).figure
-    for name, plot in {"nudge": nudging.plot_nudge, "cosine": nudging.plot_alignment}.items():
-        figures[name], axes = plt.subplots(figsize=(8, 4), layout="constrained")
-        plot(audited.sel(eta=0.01), ax=axes)
-    budget = spent(data, per_class, counted(cases[0].recipe.epochs, "epoch"), len(seeds))
-    publish(result, figures, table(result, args.scale), output=args.output, budget=budget)
+
+    cases = []
+    for method in args.methods:
+        credit, method_changes = METHODS[method]
+        recipe = LocalRecipe(**changes | method_changes)
+        cases += [Case(credit, seed, recipe, data, per_class) for seed in seeds]
+    return cases
 
 
 def table(result: xr.Dataset, scale: str) -> list[Row]:
-    """Published numbers and orders beside ours."""
-    mean, rows = result.mean("seed"), []
-    for method in (m for m in PUBLISHED if m in result["rule"]):
-        for metric, published in zip(METRICS, PUBLISHED[method], strict=True):
-            if published is not None:
-                here = float(mean[metric].sel({"rule": method}))
-                comparable = metric == "final_accuracy" and method not in AUDITED[:2]
-                own = {"tolerance": 0.02 if comparable else None, "scale": scale}
-                own |= {"signed": metric.startswith("deep"), "note": _lost(result, method)}
-                rows.append(compare(f"{method} {metric}", published, here, **own))
-    audited = [m for m in AUDITED if m in result["rule"]]
-    for place, metric in enumerate(METRICS if len(audited) > 1 else ()):
-        here = {m: float(mean[metric].sel({"rule": m})) for m in audited}
-        rows.append(order_row(metric, {m: PUBLISHED[m][place] for m in audited}, here, scale))
+    """Compare published numbers and orders with ours."""
+    means = result.mean("seed")
+    rows = []
+    for method, published_numbers in PUBLISHED.items():
+        if method not in result["rule"]:
+            continue
+        for metric, published in zip(METRICS, published_numbers, strict=True):
+            if published is None:
+                continue
+
+            has_tolerance = metric == "final_accuracy" and method in COMPARABLE
+            criterion = Criterion(
+                tolerance=0.02 if has_tolerance else None, signed=metric.startswith("deep")
+            )
+            here = float(means[metric].sel({"rule": method}))
+            note = _count_diverged(result, method)
+            quantity = f"{method} {metric}"
+            row = compare(quantity, published, here, scale=scale, criterion=criterion, note=note)
+            rows.append(row)
+
+    audited = [method for method in AUDITED if method in result["rule"]]
+    if len(audited) > 1:  # an order needs two
+        for place, metric in enumerate(METRICS):
+            published = {method: PUBLISHED[method][place] for method in audited}
+            here = {method: float(means[metric].sel({"rule": method})) for method in audited}
+            rows.append(order_row(metric, published, here, scale))
     return rows
 
 
-def _lost(result: xr.Dataset, method: str) -> str:
-    diverged = int(result["diverged"].sel({"rule": method}).sum())
-    return f"{diverged} of {result.sizes['seed']} networks diverged" if diverged else ""
+def draw(result: xr.Dataset) -> dict[str, Figure]:
+    """Draw the metrics beside one another, and nudge and cosine by block."""
+    methods = result["rule"].values.tolist()
+    audited_methods = [method for method in methods if method in AUDITED] or methods
+    audited = result.sel({"rule": audited_methods})
+
+    figures = {}
+    n_finite = int((audited["diverged"] == 0).any("seed").sum())
+    if n_finite > 1:  # an order needs two
+        # After one epoch there is no decrease of the loss to show.
+        metrics = [name for name in METRICS if audited[name].fillna(0).any()]
+        figures[""] = nudging.plot_dissociation(audited, metrics=metrics).figure
+
+    for name, plot in {"nudge": nudging.plot_nudge, "cosine": nudging.plot_alignment}.items():
+        figures[name], axes = plt.subplots(figsize=(8, 4), layout="constrained")
+        plot(audited.sel(eta=0.01), ax=axes)
+    return figures
+
+
+def _count_diverged(result: xr.Dataset, method: str) -> str:
+    n_diverged = int(result["diverged"].sel({"rule": method}).sum())
+    return f"{n_diverged} of {result.sizes['seed']} networks diverged" if n_diverged else ""
+
+
+def _settings_of(case: Case) -> dict[str, object]:
+    settings = asdict(case)
+    recipe = settings.pop("recipe")
+    return settings | recipe
 
 
 if __name__ == "__main__":

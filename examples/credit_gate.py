@@ -8,17 +8,21 @@ there is no adaptation of one to the other: this tests the estimators themselves
 rho and nudge (eta = 0.003), means over h_1 ... h_3, beside the published ones.
 """
 
+from dataclasses import asdict
+
 import matplotlib.pyplot as plt
 import xarray as xr
 
 import nudging
 from lab.data.images import load
 from lab.data.samples import subset
-from lab.results.report import Row, arguments, compare, publish
-from lab.studies.credit_run import gauge, joined
-from lab.studies.credit_table import order_row, spent
-from lab.training.local_training import Recipe
-from lab.training.scales import counted
+from lab.results.options import arguments, exit_showing
+from lab.results.publish import publish
+from lab.results.verdicts import Row, compare
+from lab.studies.credit_run import gauge_credits, join_cases
+from lab.studies.credit_table import budget_in_words, order_row
+from lab.training.local_training import LocalRecipe
+from lab.training.scales import plural
 
 SEEDS = (42, 123, 456, *range(457, 500))  # the first three are the published ones
 CREDITS = {
@@ -42,27 +46,44 @@ PUBLISHED = {
 def main(argv: list[str] | None = None) -> None:
     """Train by backprop, fit and measure the credits; print the table, save and draw."""
     args = arguments(__doc__, output="results/credit_gate.nc").parse_args(argv)
-    per_class, changes, epochs, count = BUDGET[args.scale]
+    per_class, changes, fitting_epochs, default_seeds = BUDGET[args.scale]
     data = args.data or ("digits" if args.scale == "smoke" else "cifar10")
-    images, seeds = subset(load(data), per_class), SEEDS[: args.seeds or count]
-    recipe = Recipe(penalty=0.0, **changes)
-    runs = [gauge(images, seed, recipe, CREDITS, epochs=epochs) for seed in seeds]
-    result = joined([run[name] for name in CREDITS for run in runs], list(CREDITS), seeds)
+    seeds = SEEDS[: args.seeds or default_seeds]
+    recipe = LocalRecipe(penalty=0.0, **changes)
+
+    if args.show_recipe:
+        shared = {"method": "BP", "data": data, "per_class": per_class}
+        shared |= {"fitting_epochs": fitting_epochs, **asdict(recipe)}
+        exit_showing([shared | {"seed": seed} for seed in seeds])
+
+    # Every credit is measured on the same network.
+    images = subset(load(data), per_class)
+    by_seed = [
+        gauge_credits(images, seed, recipe, CREDITS, epochs=fitting_epochs) for seed in seeds
+    ]
+    runs = [results[name] for name in CREDITS for results in by_seed]
+    result = join_cases(runs, list(CREDITS), seeds)
+
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     nudging.plot_alignment(result, ax=axes)
-    words = f"{counted(changes['epochs'], 'epoch')} of backprop and {epochs} of fitting"
-    budget = spent(data, per_class, words, len(seeds))
+
+    epochs = f"{plural(recipe.epochs, 'epoch')} of backprop and {fitting_epochs} of fitting"
+    budget = budget_in_words(data, per_class, epochs, len(seeds))
     publish(result, figure, table(result, args.scale), output=args.output, budget=budget)
 
 
 def table(result: xr.Dataset, scale: str) -> list[Row]:
-    """Published numbers and orders beside ours."""
-    deep, rows = result.isel(layer=slice(1, -1), eta=0).mean(["layer", "seed"]), []
+    """Compare published numbers and orders with ours."""
+    # The means over h_1 ... h_3, at the only eta there is.
+    deep = result.isel(layer=slice(1, -1), eta=0).mean(["layer", "seed"])
+
+    rows = []
     for place, metric in enumerate(METRICS):
-        here = {name: float(deep[metric].sel({"rule": name})) for name in CREDITS}
-        for name, value in here.items():
-            rows.append(compare(f"{name} {metric}", PUBLISHED[name][place], value, scale=scale))
         published = {name: PUBLISHED[name][place] for name in CREDITS}
+        here = {name: float(deep[metric].sel({"rule": name})) for name in CREDITS}
+        for name in CREDITS:
+            row = compare(f"{name} {metric}", published[name], here[name], scale=scale)
+            rows.append(row)
         rows.append(order_row(metric, published, here, scale))
     return rows
 

@@ -9,13 +9,19 @@ the paper's size and classes (MLP 10, CNN and ViT-6L 100) give a verdict at any 
 points). Also writes a page to turn the first backbone's plain surface.
 """
 
+import argparse
+from dataclasses import asdict, replace
+
 import matplotlib.pyplot as plt
 import xarray as xr
 
 import landscape
-from lab.results.report import Row, arguments, compare, publish, write_atomically
+from lab.results.files import write_atomically
+from lab.results.options import arguments, exit_showing
+from lab.results.publish import publish
+from lab.results.verdicts import Criterion, Row, compare
 from lab.studies.surfaces import measure_surfaces
-from lab.training.scales import LABELS, base
+from lab.training.scales import LABELS, recipe_for
 
 BRANCHES = (1, 20, 300)
 # Tables 7 and 8: change of Std(Loss), Range(Loss) and Mean(Grad) in percent.
@@ -32,50 +38,82 @@ BUDGETS = {"smoke": [(7, 40), (5, 40)], "cpu": [(25, 500), (9, 100)], "paper": [
 
 def main(argv: list[str] | None = None) -> None:
     """Measure every backbone and number of branches, print the table, save and draw."""
+    args = parse_args(argv)
+    recipes = {
+        name: recipe_for(name, args, f"cifar{CLASSES[name]}", per_class=None)
+        for name in dict.fromkeys(args.backbone)
+    }
+    if args.show_recipe:
+        exit_showing([asdict(replace(r, n=n)) for r in recipes.values() for n in (0, *BRANCHES)])
+
+    figure = plt.figure(figsize=(16.8, 4.4 * len(recipes)), layout="constrained")
+    panels = figure.subfigures(len(recipes), squeeze=False)[:, 0]
+    dilutions, rows, pages = [], [], []
+    labels_by_budget: dict[str, list[str]] = {}
+
+    for panel, (name, recipe) in zip(panels, recipes.items(), strict=True):
+        images = recipe.images()
+        size, samples = budget_for(name, args)
+        settings = {"size": size, "samples": samples, "tolerance": args.tolerance}
+        dilution, surfaces = measure_surfaces(recipe, images, BRANCHES, **settings)
+        dilutions.append(dilution)
+        words = f"{samples} images, {size} x {size} points"
+        labels_by_budget.setdefault(words, []).append(LABELS[name])
+
+        # Larger images and wider heads have more parameters, and dilute differently.
+        like_the_paper = (images.image, images.classes) == (32, CLASSES[name])
+        for n, published in zip(BRANCHES, PUBLISHED[name], strict=True):
+            label = f"{LABELS[name]}, {n} x"
+            part = dilution.sel(n=n)
+            rows += rows_of(label, published, part, like_the_paper=like_the_paper)
+
+        titled_surfaces = {
+            f"{LABELS[name]}, {title}": surface for title, surface in surfaces.items()
+        }
+        landscape.plot_surfaces(titled_surfaces, figure=panel)
+        pages.append(landscape.html_surface(surfaces["plain"]))
+
+    labels = [LABELS[name] for name in recipes]
+    architecture = xr.Variable("architecture", labels, {"long_name": "backbone"})
+    result = xr.concat(dilutions, dim=architecture, combine_attrs="drop_conflicts")
+
+    sets = dict.fromkeys(recipe.data.rsplit("/", 1)[-1] for recipe in recipes.values())
+    budgets = [f"{'/'.join(names)} {words}" for words, names in labels_by_budget.items()]
+    budget = f"{'/'.join(sets)}: {'; '.join(budgets)}"
+    publish(result, figure, rows, output=args.output, budget=budget)
+    write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(pages[0])})
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
     parser = arguments(__doc__, output="results/figure5.nc")
     parser.add_argument("--backbone", nargs="+", choices=list(PUBLISHED), default=list(PUBLISHED))
     parser.add_argument("--size", type=int, help="points along each axis")
     parser.add_argument("--tolerance", type=float, help="interpolate; every point by default")
     parser.add_argument("--samples", type=int, help="training images")
-    args = parser.parse_args(argv)
-    names = list(dict.fromkeys(args.backbone))
-    figure = plt.figure(figsize=(16.8, 4.4 * len(names)), layout="constrained")
-    panels = figure.subfigures(len(names), squeeze=False)[:, 0]
-    found, rows, pages, sets, spent = [], [], [], {}, {}
-    for name, panel in zip(names, panels, strict=True):
-        size, samples = BUDGETS[args.scale][name != "mlp"]
-        size, samples = args.size or size, args.samples or samples
-        recipe = base(name, args, f"cifar{CLASSES[name]}", per_class=None)
-        images = recipe.images()
-        settings = {"size": size, "samples": samples, "tolerance": args.tolerance}
-        part, surfaces = measure_surfaces(recipe, images, BRANCHES, **settings)
-        like_the_paper = (images.image, images.classes) == (32, CLASSES[name])
-        for n, published in zip(BRANCHES, PUBLISHED[name], strict=True):
-            label = f"{LABELS[name]}, {n} x"
-            rows += rows_of(label, published, part.sel(n=n), like_the_paper=like_the_paper)
-        titled = {f"{LABELS[name]}, {title}": each for title, each in surfaces.items()}
-        landscape.plot_surfaces(titled, figure=panel)
-        found.append(part)
-        pages.append(landscape.html_surface(surfaces["plain"]))
-        sets[recipe.data.rsplit("/", 1)[-1]] = None
-        spent.setdefault(f"{samples} images, {size} x {size} points", []).append(LABELS[name])
-    labels = xr.Variable("architecture", [LABELS[n] for n in names], {"long_name": "backbone"})
-    result = xr.concat(found, dim=labels, combine_attrs="drop_conflicts")
-    words = [f"{'/'.join(labels)} {text}" for text, labels in spent.items()]
-    budget = f"{'/'.join(sets)}: {'; '.join(words)}"
-    publish(result, figure, rows, output=args.output, budget=budget)
-    write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(pages[0])})
+    return parser.parse_args(argv)
+
+
+def budget_for(name: str, args: argparse.Namespace) -> tuple[int, int]:
+    """Return points along each axis, and images: those asked for, or those of the scale."""
+    mlp_budget, other_budget = BUDGETS[args.scale]
+    size, samples = mlp_budget if name == "mlp" else other_budget
+    return args.size or size, args.samples or samples
 
 
 def rows_of(
-    label: str, published: tuple[float, ...], found: xr.Dataset, *, like_the_paper: bool
+    label: str, published: tuple[float, ...], result: xr.Dataset, *, like_the_paper: bool
 ) -> list[Row]:
-    """The change of each statistic in percent, and what dilution alone explains."""
-    note, rows = f"dilution alone: {100 * (found['factor'].item() - 1):.1f} %", []
+    """Compare the change of each statistic in percent, and say what dilution alone explains."""
+    note = f"dilution alone: {100 * (result['factor'].item() - 1):.1f} %"
+    criterion = Criterion(budget_free=like_the_paper, tolerance=10.0)
+
+    rows = []
     for (name, title), number in zip(STATISTICS.items(), published, strict=True):
-        here = 100 * float(found["change"].sel(statistic=name))
-        free = {"budget_free": like_the_paper, "tolerance": 10.0, "note": note}
-        rows.append(compare(f"{label}, change of {title} / %", number, here, scale="smoke", **free))
+        quantity = f"{label}, change of {title} / %"
+        here = 100 * float(result["change"].sel(statistic=name))
+        row = compare(quantity, number, here, scale="smoke", criterion=criterion, note=note)
+        rows.append(row)
     return rows
 
 

@@ -13,7 +13,9 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import gradients
-from lab.results.report import Row, arguments, publish
+from lab.results.options import arguments
+from lab.results.publish import publish
+from lab.results.verdicts import Row, judge
 from lab.studies.main_runs import KINDS, main_runs
 from lab.training.scales import LABELS
 
@@ -22,12 +24,12 @@ WORDS = {  # gradient norms with branches, auxiliary loss along training
     "cnn": ("increased", "diverges"),
     "vit6": ("stable", "converges"),
 }
-RULES = {  # our reading of the words, for the ratios
-    "reduced": lambda ratio: ratio < 1,
-    "increased": lambda ratio: ratio > 1,
-    "stable": lambda ratio: 0.5 < ratio < 2,
-    "diverges": lambda ratio: ratio > 2,
-    "converges": lambda ratio: ratio < 0.5,
+RATIOS = {  # our reading of the words: between these two
+    "reduced": (-math.inf, 1.0),
+    "increased": (1.0, math.inf),
+    "stable": (0.5, 2.0),
+    "diverges": (2.0, math.inf),
+    "converges": (-math.inf, 0.5),
 }
 
 
@@ -35,40 +37,48 @@ def main(argv: list[str] | None = None) -> None:
     """Train both kinds (or read the runs); print the ratios, save and draw."""
     args = arguments(__doc__, output="results/figure7.nc").parse_args(argv)
     runs, budget = main_runs(args)
+
     label = xr.Variable("architecture", list(runs), {"long_name": "backbone"})
-    kept = [run[["loss_main", "loss_aux", "grad_norm"]] for run in runs.values()]
-    result = xr.concat(kept, label, combine_attrs="drop_conflicts", join="outer")
-    norms = result["grad_norm"].mean(["step", "seed"])
-    result["norm_ratio"] = norms.sel(training="asymmetric", drop=True) / norms.sel(
-        training="plain", drop=True
+    traces = [run[["loss_main", "loss_aux", "gradient_norm"]] for run in runs.values()]
+    result = xr.concat(traces, label, combine_attrs="drop_conflicts", join="outer")
+
+    norms = result["gradient_norm"].mean(["step", "seed"])
+    plain, asymmetric = (norms.sel(training=kind, drop=True) for kind in KINDS)
+    result["norm_ratio"] = (asymmetric / plain).assign_attrs(
+        long_name="mean gradient norm, asymmetric over plain"
     )
-    result["norm_ratio"].attrs["long_name"] = "mean gradient norm, asymmetric over plain"
+
     rows = []
     for name, (norm_word, loss_word) in WORDS.items():
-        ratio = float(result["norm_ratio"].sel(architecture=name))
-        loss = runs[name]["loss_aux"].sel(training="asymmetric").mean("seed").dropna("step")
-        fall = float(loss[-1] / loss[0]) if loss.size else math.nan
-        for what, word, value in (
-            ("gradient norm with / without", norm_word, ratio),
-            ("auxiliary loss last / first", loss_word, fall),
-        ):
-            verdict = "not comparable"
-            if args.scale == "paper" and math.isfinite(value):
-                verdict = "agrees" if RULES[word](value) else "disagrees"
-            rows.append(Row(f"{LABELS[name]}, {what}", word, value, verdict))
+        norm_ratio = float(result["norm_ratio"].sel(architecture=name))
+        quantity = f"{LABELS[name]}, gradient norm with / without"
+        rows.append(row_of(quantity, norm_word, norm_ratio, args.scale))
+
+        losses = runs[name]["loss_aux"].sel(training="asymmetric").mean("seed").dropna("step")
+        loss_ratio = float(losses[-1] / losses[0]) if losses.size else math.nan
+        quantity = f"{LABELS[name]}, auxiliary loss last / first"
+        rows.append(row_of(quantity, loss_word, loss_ratio, args.scale))
     publish(result, draw(runs), rows, output=args.output, budget=budget)
 
 
+def row_of(quantity: str, word: str, ratio: float, scale: str) -> Row:
+    """Compare a ratio with the paper's word for it."""
+    low, high = RATIOS[word]
+    is_comparable = scale == "paper" and math.isfinite(ratio)
+    return Row(quantity, word, ratio, judge(low < ratio < high, comparable=is_comparable))
+
+
 def draw(runs: dict[str, xr.Dataset]) -> plt.Figure:
-    """Losses above, gradient norms below, one column for each architecture; the first seed."""
+    """Draw losses above, gradient norms below, a column for each architecture; the first seed."""
     figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), layout="constrained", sharex="col")
-    for column, (name, run) in enumerate(runs.items()):
-        both = {kind: run.sel(training=kind).isel(seed=0) for kind in KINDS}
-        both["plain"] = both["plain"].drop_vars("loss_aux")
-        gradients.plot_dynamics(both, axes=axes[:, column])
-        axes[0, column].set_title(LABELS[name])
-        axes[0, column].set_yscale("log")
-        axes[0, column].set_xlabel("")
+    for (loss_ax, norm_ax), (name, run) in zip(axes.T, runs.items(), strict=True):
+        kinds = {kind: run.sel(training=kind).isel(seed=0) for kind in KINDS}
+        kinds["plain"] = kinds["plain"].drop_vars("loss_aux")  # all NaN there
+        gradients.plot_dynamics(kinds, axes=[loss_ax, norm_ax])
+
+        loss_ax.set_title(LABELS[name])
+        loss_ax.set_yscale("log")
+        loss_ax.set_xlabel("")
     return figure
 
 

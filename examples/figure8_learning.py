@@ -10,7 +10,9 @@ where there are fewer than 100.
 
 import xarray as xr
 
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.options import arguments
+from lab.results.publish import publish
+from lab.results.verdicts import Row, compare
 from lab.studies.learning_curves import draw_learning
 from lab.studies.main_runs import KINDS, main_runs
 from lab.training.scales import LABELS
@@ -27,38 +29,50 @@ def main(argv: list[str] | None = None) -> None:
     """Train both kinds (or read the runs); print tables 31 and 32, save and draw."""
     args = arguments(__doc__, output="results/figure8.nc").parse_args(argv)
     runs, budget = main_runs(args)
-    kept = ["train_accuracy", "test_accuracy", "train_loss", "test_loss"]
+
+    names = ["train_accuracy", "test_accuracy", "train_loss", "test_loss"]
+    curves = [run[names] for run in runs.values()]
     label = xr.Variable("architecture", list(runs), {"long_name": "backbone"})
-    curves = [run[kept] for run in runs.values()]
     result = xr.concat(curves, label, combine_attrs="drop_conflicts", join="outer")
     result["gap"] = result["train_accuracy"] - result["test_accuracy"]
     result["gap"].attrs["long_name"] = "training less test accuracy"
+
     rows = [row for name, run in runs.items() for row in rows_of(name, run, args.scale)]
     publish(result, draw_learning(runs), rows, output=args.output, budget=budget)
 
 
 def rows_of(name: str, run: xr.Dataset, scale: str) -> list[Row]:
-    """What the branches change, asymmetric less plain; both values in the note."""
-    measured = [summary(run.sel(training=kind)) for kind in KINDS]
+    """Compare what the branches change, asymmetric less plain; both values in the note."""
+    published_pairs = zip(*PUBLISHED[name], strict=True)
+    pairs = zip(*(summary(run.sel(training=kind)) for kind in KINDS), strict=True)
+
     rows = []
-    for quantity, *published, plain, asymmetric in zip(
-        NAMES, *PUBLISHED[name], *measured, strict=True
-    ):
-        note = f"{plain:.3g} to {asymmetric:.3g}, published {published[0]} to {published[1]}"
-        change, here = published[1] - published[0], round(asymmetric - plain, 9)
-        label = f"{LABELS[name]}, change of {quantity}"
-        rows.append(compare(label, round(change, 4), here, scale=scale, note=note))
+    for quantity, published, (plain, asymmetric) in zip(NAMES, published_pairs, pairs, strict=True):
+        row = compare(
+            f"{LABELS[name]}, change of {quantity}",
+            round(published[1] - published[0], 4),
+            round(asymmetric - plain, 9),  # equal gaps differ in the last digit
+            scale=scale,
+            note=f"{plain:.3g} to {asymmetric:.3g}, published {published[0]} to {published[1]}",
+        )
+        rows.append(row)
     return rows
 
 
 def summary(run: xr.Dataset) -> list[float]:
-    """Means over seeds of the five numbers of tables 31 and 32."""
-    accuracy, last = run["test_accuracy"], min(run.sizes["epoch"], 100)
-    reached = accuracy >= 0.95 * accuracy.max("epoch")
-    converged = run["epoch"].where(reached).min("epoch").mean().item()
+    """Return means over seeds of the five numbers of tables 31 and 32."""
+    accuracy = run["test_accuracy"]
+    has_converged = accuracy >= 0.95 * accuracy.max("epoch")
+    convergence_epoch = run["epoch"].where(has_converged).min("epoch").mean().item()
+
+    last_epoch = min(run.sizes["epoch"], 100)
+    final_accuracy = accuracy[:, last_epoch - 1].mean().item()
+
+    # Epochs are counted from one.
     gap = (run["train_accuracy"] - accuracy).mean("seed")
-    stages = [max(round(share * last), 1) - 1 for share in (0.1, 0.5, 1)]
-    return [converged, accuracy[:, last - 1].mean().item(), *gap.values[stages].tolist()]
+    stages = [max(round(share * last_epoch), 1) for share in (0.1, 0.5, 1)]
+    gaps = [gap.values[epoch - 1].item() for epoch in stages]
+    return [convergence_epoch, final_accuracy, *gaps]
 
 
 if __name__ == "__main__":

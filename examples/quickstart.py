@@ -19,7 +19,7 @@ from tqdm import trange
 import probes
 from lab.backbones.tiny_vit import tiny_vit
 from lab.data.images import Images, load
-from lab.studies.branch_curves import draw, join, measure
+from lab.studies.branch_curves import draw_curves, join_epochs, measure_epoch
 
 KINDS = ("plain", "with branches")
 
@@ -31,12 +31,16 @@ def main(argv: list[str] | None = None) -> None:
     runs = [train(images, n, args) for n in (0, args.n)]
     kind = xr.Variable("kind", list(KINDS), {"long_name": "network"})
     result = xr.concat(runs, dim=kind, combine_attrs="drop_conflicts", join="outer")
+
+    picture = args.output.with_suffix(".png")
     args.output.parent.mkdir(parents=True, exist_ok=True)
     result.to_netcdf(args.output, engine="h5netcdf")
-    draw(result).savefig(args.output.with_suffix(".png"), dpi=120)
+    draw_curves(result).savefig(picture, dpi=120)
+
     for name in KINDS:
-        print(f"{name:14s} test accuracy {float(result['accuracy'].sel(kind=name)[-1]):.4f}")
-    print(f"wrote {args.output} and {args.output.with_suffix('.png')}")
+        accuracy = float(result["accuracy"].sel(kind=name)[-1])
+        print(f"{name:14s} test accuracy {accuracy:.4f}")
+    print(f"wrote {args.output} and {picture}")
 
 
 def train(images: Images, n: int, args: argparse.Namespace) -> xr.Dataset:
@@ -44,27 +48,30 @@ def train(images: Images, n: int, args: argparse.Namespace) -> xr.Dataset:
     torch.manual_seed(args.seed)
     model = tiny_vit(images.classes, image=images.image, channels=images.channels)
     probe = probes.attach(model, "blocks.*", n=n, alpha=args.alpha) if n else None
+
+    # A probe gives the optimizer its active branches; the static ones stay as they are.
     parameters = [*model.parameters(), *(probe.parameters() if probe else ())]
     optimizer = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.05)
-    shuffle = torch.Generator().manual_seed(args.seed)
+    generator = torch.Generator().manual_seed(args.seed)
+
     epochs = []
     for _ in trange(args.epochs, desc=f"n={n}", unit="epoch", disable=None):
         losses = []
-        for rows in torch.randperm(len(images.x_train), generator=shuffle).split(64):
+        for rows in torch.randperm(len(images.x_train), generator=generator).split(64):
             x, y = images.x_train[rows], images.y_train[rows]
-            loss = main_loss = F.cross_entropy(model(x), y)
-            if probe:
-                loss = main_loss + probe.loss(y)
+            main_loss = F.cross_entropy(model(x), y)
+            loss = main_loss + probe.loss(y) if probe else main_loss
+
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(main_loss.item())
-        epochs.append(measure(model, probe, images, losses))
-    return join(epochs)
+        epochs.append(measure_epoch(model, probe, images, losses))
+    return join_epochs(epochs)
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    """Command line: what to train on, how long, with how many branches."""
+    """Read the command line: what to train on, how long, with how many branches."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--n", type=int, default=20, help="branches per block")

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from lab.results.catalogue import find_scripts, question
+from lab.results.options import SCALES, at_least_one
 from lab.results.page import write_page
-from lab.results.report import SCALES, at_least_one
-from lab.results.running import is_there, options_of, run
+from lab.results.running import has_result, options_of, run_script
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,26 +26,43 @@ def main(argv: list[str] | None = None) -> None:
     if args.list:
         print("\n".join(f"{name:26} {title}" for name, title in titles.items()))
         return
+
     args.folder.mkdir(parents=True, exist_ok=True)
-    failed = []
-    for place, (name, path) in enumerate(scripts.items(), start=1):
-        output = args.folder / f"{name}.nc"
-        options = options_of(name, args)
-        if args.resume and is_there(output, options):
-            print(f"[{place}/{len(scripts)}] {name}: there already", flush=True)
-            continue
-        start = time.monotonic()
-        good = run(path, output, options, cache=args.folder / "cache")
-        state = "done" if good else f"FAILED, see {output.with_suffix('.log')}"
-        spent = f"{time.monotonic() - start:.0f} s"
-        print(f"[{place}/{len(scripts)}] {name}: {state} ({spent})", flush=True)
-        failed += [] if good else [name]
+    failed = run_scripts(scripts, args)
     damaged = write_page(args.folder, titles, failed)
     print(f"wrote {args.folder / 'index.html'}")
-    told = {"failed": failed, "left a damaged result": damaged}
-    if failed or damaged:
-        words = (f"{len(n)} of {len(scripts)} {w}: {', '.join(n)}" for w, n in told.items() if n)
-        sys.exit("; ".join(words))
+
+    # The page is written in any case; a failure is still a failure.
+    troubles = {"failed": failed, "left a damaged result": damaged}
+    complaints = [
+        f"{len(names)} of {len(scripts)} {words}: {', '.join(names)}"
+        for words, names in troubles.items()
+        if names
+    ]
+    if complaints:
+        sys.exit("; ".join(complaints))
+
+
+def run_scripts(scripts: dict[str, Path], args: argparse.Namespace) -> list[str]:
+    """Run the scripts one after another, saying so, and return the names of those that failed."""
+    failed = []
+    for number, (name, path) in enumerate(scripts.items(), start=1):
+        label = f"[{number}/{len(scripts)}] {name}"
+        output = args.folder / f"{name}.nc"
+        options = options_of(name, args)
+        if args.resume and has_result(output, options):
+            print(f"{label}: there already", flush=True)
+            continue
+
+        start = time.monotonic()
+        has_succeeded = run_script(path, output, options, cache=args.folder / "cache")
+        seconds = time.monotonic() - start
+
+        outcome = "done" if has_succeeded else f"FAILED, see {output.with_suffix('.log')}"
+        print(f"{label}: {outcome} ({seconds:.0f} s)", flush=True)
+        if not has_succeeded:
+            failed.append(name)
+    return failed
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -60,9 +77,10 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="skip what these options made")
     parser.add_argument("--data", help="as each script has it, and so what follows")
     parser.add_argument("--seeds", type=at_least_one)
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--processes", type=at_least_one)
-    where.add_argument("--dask", metavar="ADDRESS")
+
+    executors = parser.add_mutually_exclusive_group()
+    executors.add_argument("--processes", type=at_least_one)
+    executors.add_argument("--dask", metavar="ADDRESS")
     return parser.parse_args(argv)
 
 

@@ -8,9 +8,10 @@ paper does not say otherwise (alpha 25 on CIFAR-10, 100 on CIFAR-100).
 
 from dataclasses import replace
 
-from lab.results.report import arguments
-from lab.studies.study import Cell, study
-from lab.training.scales import base
+from lab.results.options import arguments
+from lab.studies.cells import Cell
+from lab.studies.study import study
+from lab.training.scales import recipe_for
 
 LEVELS = range(0, 100, 10)
 TABLES = {  # data, alpha; then plain and asymmetric in percent, by level
@@ -25,22 +26,24 @@ TABLES = {  # data, alpha; then plain and asymmetric in percent, by level
         (26.00, 25.36, 24.29, 23.09, 21.82, 20.15, 17.97, 14.96, 9.56, 3.49),
     ),
 }
-KEPT = {"smoke": (0, 40, 90), "cpu": (0, 20, 40, 60, 80), "paper": tuple(LEVELS)}
+MEASURED_LEVELS = {"smoke": (0, 40, 90), "cpu": (0, 20, 40, 60, 80), "paper": tuple(LEVELS)}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Train every cell over the seeds; print the table, save and draw."""
     args = arguments(__doc__, output="results/table13.nc").parse_args(argv)
+
     cells = []
     for table, ((data, alpha), *columns) in TABLES.items():
-        for percent, before, after in zip(LEVELS, *columns, strict=True):
-            if percent not in KEPT[args.scale]:
+        for percent, *published in zip(LEVELS, *columns, strict=True):
+            if percent not in MEASURED_LEVELS[args.scale]:
                 continue
-            plain = base("mlp", args, data, label_noise=percent / 100)
+
+            labels = {"table": table, "flipped": percent}
+            plain = recipe_for("mlp", args, data, label_noise=percent / 100)
             asymmetric = replace(plain, n=1, alpha=alpha)
-            cells.append(
-                Cell({"table": table, "flipped": percent}, plain, asymmetric, (before, after))
-            )
+            cells.append(Cell(labels, plain, asymmetric, tuple(published)))
+
     study(cells, args)
 
 

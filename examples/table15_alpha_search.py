@@ -9,49 +9,90 @@ and so need one run: `balance` (auxiliary gradient at half the main one's) and `
 tables 16-19: `--architectures resnet18 resnet50 vit_small vit_base --data /path/to/imagenet`.
 """
 
-from dataclasses import replace
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import xarray as xr
 
-from lab.results.report import arguments, at_least_one, publish
+from lab.results.options import arguments, at_least_one, exit_showing
+from lab.results.publish import publish
+from lab.studies.alpha_figures import draw_searches
 from lab.studies.alpha_rows import rows_of, stage_rows
-from lab.studies.alpha_search import compare_searches, draw_searches, join_searches
-from lab.studies.sweep import executing, sweep
+from lab.studies.alpha_search import compare_searches, join_searches
+from lab.studies.executing import executing
+from lab.studies.sweep import sweep
 from lab.training.recipe import Recipe
-from lab.training.scales import LABELS, PAPER, SMALL, base, budget_of, seeds
+from lab.training.scales import LABELS, PAPER, SMALL, budget_of, recipe_for, seeds_for
 from lab.training.strengths import TABLE_15, TABLES_16_TO_19, published_strengths
 
 
 def main(argv: list[str] | None = None) -> None:
     """Search every architecture over the seeds; print what each method finds, save and draw."""
+    args = parse_args(argv)
+    recipes = recipes_of(args)
+    seeds = seeds_for(args, published_seeds(args))
+
+    if args.show_recipe:
+        searched = [asdict(recipe) | {"alpha": "searched"} for recipe in recipes.values()]
+        exit_showing([settings | {"seed": seed} for settings in searched for seed in seeds])
+
+    with executing(args) as executor:
+
+        def run(requested: Sequence[Recipe]) -> list[xr.Dataset]:
+            return sweep(requested, cache=args.cache, executor=executor)
+
+        searches = {
+            place: compare_searches(recipe, seeds, run) for place, recipe in recipes.items()
+        }
+
+    rows = stage_rows()
+    published = {}
+    for (label, n), recipe in recipes.items():
+        alphas = published_strengths(recipe.backbone).get(n, ())
+        published[label, n] = alphas
+        rows += rows_of(label, n, searches[label, n], alphas, args.scale)
+
+    result = join_searches(searches)
+    figure = draw_searches(searches, published)
+    budget = budget_of(list(recipes.values()), len(seeds))
+    publish(result, figure, rows, output=args.output, budget=budget)
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line; without `--architectures`, take those of the scale."""
     parser = arguments(__doc__, output="results/table15.nc")
     parser.add_argument("--architectures", nargs="+", choices=list(PAPER))
     parser.add_argument("--n", nargs="+", type=at_least_one, help="branches at each layer")
     args = parser.parse_args(argv)
-    full = args.scale == "paper"
-    names = args.architectures or (SMALL if full else ("mlp",))
-    chosen = seeds(args, (4 if set(names) <= set(TABLES_16_TO_19) else 10) if full else 1)
+
+    default = SMALL if args.scale == "paper" else ("mlp",)
+    args.architectures = list(dict.fromkeys(args.architectures or default))
+    return args
+
+
+def recipes_of(args: argparse.Namespace) -> dict[tuple[str, int], Recipe]:
+    """Make a recipe for each architecture, by its label, and number of branches."""
+    is_paper = args.scale == "paper"
     recipes = {}
-    for name in dict.fromkeys(names):
-        for n in args.n or (published_strengths(name) if full else (20,)):
-            data = "imagenet" if name in TABLES_16_TO_19 else "cifar100"
-            recipe = replace(base(name, args, data), n=n)
-            if full and name in SMALL and n in TABLE_15:
-                recipe = replace(recipe, weight_decay=TABLE_15[n][name][1])
+    for name in args.architectures:
+        data = "imagenet" if name in TABLES_16_TO_19 else "cifar100"
+        numbers = args.n or (published_strengths(name) if is_paper else (20,))
+
+        for n in numbers:
+            recipe = replace(recipe_for(name, args, data), n=n)
+            if is_paper and name in SMALL and n in TABLE_15:
+                _, weight_decay = TABLE_15[n][name]
+                recipe = replace(recipe, weight_decay=weight_decay)
             recipes[LABELS[name], n] = recipe
-    with executing(args) as executor:
+    return recipes
 
-        def run(wanted: list[Recipe]) -> list[xr.Dataset]:
-            return sweep(wanted, cache=args.cache, executor=executor)
 
-        found = {place: compare_searches(recipe, chosen, run) for place, recipe in recipes.items()}
-    result = join_searches(found)
-    published, rows = {}, stage_rows()
-    for (label, n), recipe in recipes.items():
-        published[label, n] = published_strengths(recipe.backbone).get(n, ())
-        rows += rows_of(label, n, found[label, n], published[label, n], args.scale)
-    budget = budget_of(list(recipes.values()), len(chosen))
-    publish(result, draw_searches(found, published), rows, output=args.output, budget=budget)
+def published_seeds(args: argparse.Namespace) -> int:
+    """Say how many seeds the paper has: four on ImageNet, ten elsewhere; below its scale, one."""
+    if args.scale != "paper":
+        return 1
+    return 4 if set(args.architectures) <= set(TABLES_16_TO_19) else 10
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ all.
 
 from dataclasses import replace
 
-from lab.results.report import arguments
-from lab.studies.study import Cell, study
-from lab.training.scales import LABELS, base
+from lab.results.options import arguments
+from lab.studies.cells import Cell
+from lab.studies.study import study
+from lab.training.scales import LABELS, recipe_for
 from lab.training.strengths import TABLE_15
 
-# n: backbone: plain, asymmetric; percent, CIFAR-100.
+# By number of branches and backbone: plain, asymmetric; percent, CIFAR-100.
 PUBLISHED = {
     1: {"mlp": (23.2, 24.3), "cnn": (39.5, 30.8), "vit6": (35.8, 35.9)},
     7: {"mlp": (23.4, 22.1), "cnn": (39.8, 31.7), "vit6": (35.9, 40.0)},
@@ -33,18 +34,23 @@ NUMBERS = {  # of branches
 def main(argv: list[str] | None = None) -> None:
     """Train every cell over the seeds; print the table, save and draw."""
     args = arguments(__doc__, output="results/table1.nc").parse_args(argv)
+
     cells = []
     for backbone, label in LABELS.items():
         for n, row in PUBLISHED.items():
             if backbone not in row or n not in NUMBERS[args.scale][backbone]:
                 continue
-            alpha, decay = TABLE_15[n][backbone]
-            recipe = base(backbone, args, "cifar100")
+
+            # Below the paper's scale, one plain model serves all numbers of branches.
+            plain = recipe_for(backbone, args, "cifar100")
+            alpha, weight_decay = TABLE_15[n][backbone]
             if args.scale == "paper":
-                recipe = base(backbone, args, "cifar100", weight_decay=decay)
-            with_branches = replace(recipe, n=n, alpha=alpha)
+                plain = replace(plain, weight_decay=weight_decay)
+            asymmetric = replace(plain, n=n, alpha=alpha)
+
             labels = {"architecture": label, "n": n}
-            cells.append(Cell(labels, recipe, with_branches, row[backbone]))
+            cells.append(Cell(labels, plain, asymmetric, row[backbone]))
+
     study(cells, args)
 
 

@@ -8,9 +8,10 @@ runs anew and does not give them, nor alpha: we keep those of table 15 for the n
 
 from dataclasses import replace
 
-from lab.results.report import arguments
-from lab.studies.study import Cell, study
-from lab.training.scales import LABELS, base
+from lab.results.options import arguments
+from lab.studies.cells import Cell
+from lab.studies.study import study
+from lab.training.scales import LABELS, recipe_for
 
 ALPHAS = {"mlp": 0.1, "cnn": 0.1, "vit6": 4.642}
 PUBLISHED = {  # plain and asymmetric in percent, CIFAR-100
@@ -22,14 +23,17 @@ PUBLISHED = {  # plain and asymmetric in percent, CIFAR-100
 def main(argv: list[str] | None = None) -> None:
     """Train every cell over the seeds; print the table, save and draw."""
     args = arguments(__doc__, output="results/table29.nc").parse_args(argv)
+
     cells = []
     for active, row in PUBLISHED.items():
         for backbone, published in row.items():
-            plain = base(backbone, args, "cifar100")
-            count = "all" if active == "all" else 1
-            asymmetric = replace(plain, n=3, alpha=ALPHAS[backbone], active=count)
             labels = {"active": f"{active} of 3 active", "architecture": LABELS[backbone]}
+
+            plain = recipe_for(backbone, args, "cifar100")
+            n_active = "all" if active == "all" else 1
+            asymmetric = replace(plain, n=3, alpha=ALPHAS[backbone], active=n_active)
             cells.append(Cell(labels, plain, asymmetric, published))
+
     study(cells, args)
 
 

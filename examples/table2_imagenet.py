@@ -9,12 +9,14 @@ Scale smoke sends small digits through the same code, on the two smaller network
 
 from dataclasses import replace
 
-from lab.results.report import arguments
-from lab.studies.study import Cell, study
-from lab.training.scales import LABELS, base
+from lab.results.options import arguments
+from lab.studies.cells import Cell
+from lab.studies.study import study
+from lab.training.scales import LABELS, recipe_for
 from lab.training.strengths import TABLES_16_TO_19
 
 BRANCHES = (1, 10, 20)
+PUBLISHED_SEEDS = range(42, 46)
 PUBLISHED = {  # top-1 accuracy in percent: baseline, then with the branches
     "resnet18": (68.23, 68.33, 68.29, 68.37),
     "resnet50": (73.83, 73.55, 73.75, 73.76),
@@ -28,20 +30,28 @@ def main(argv: list[str] | None = None) -> None:
     parser = arguments(__doc__, output="results/table2.nc")
     parser.add_argument("--architectures", nargs="+", choices=list(PUBLISHED))
     args = parser.parse_args(argv)
-    small = ["resnet18", "vit_small"] if args.scale == "smoke" else list(PUBLISHED)
+
+    is_smoke = args.scale == "smoke"
+    default_backbones = ("resnet18", "vit_small") if is_smoke else PUBLISHED
     cells = []
-    for backbone in args.architectures or small:
-        plain = base(backbone, args, "imagenet")
+    for backbone in args.architectures or default_backbones:
+        plain = recipe_for(backbone, args, "imagenet")
         baseline, *accuracies = PUBLISHED[backbone]
+
         for n, accuracy in zip(BRANCHES, accuracies, strict=True):
-            if args.scale == "smoke" and n == 10:
+            if is_smoke and n == 10:
                 continue
+
+            # Seeds beyond the published four take the lower median of their strengths.
             alphas = TABLES_16_TO_19[backbone][n]
+            alpha_by_seed = dict(zip(PUBLISHED_SEEDS, alphas, strict=True))
             asymmetric = replace(plain, n=n, alpha=sorted(alphas)[1])
+
             labels = {"architecture": LABELS[backbone], "n": n}
-            by_seed = dict(zip(range(42, 46), alphas, strict=True))
-            cells.append(Cell(labels, plain, asymmetric, (baseline, accuracy), by_seed))
-    study(cells, args, published_seeds=4)
+            published = baseline, accuracy
+            cells.append(Cell(labels, plain, asymmetric, published, alpha_by_seed))
+
+    study(cells, args, published_seeds=len(PUBLISHED_SEEDS))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,17 @@ the dilution factor sqrt(backbone / (backbone + branches)), which needs no data.
 32 x 32 images with a head of 100 classes, to have the paper's parameter counts (tables 7 and 8).
 """
 
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
 import xarray as xr
 
-from lab.results.report import Row, arguments, compare, publish
-from lab.studies.initial_gradient import draw_reductions, measure
-from lab.training.scales import LABELS, base, counted, seeds
+from lab.results.options import arguments, exit_showing
+from lab.results.publish import publish
+from lab.results.verdicts import Criterion, Row, compare
+from lab.studies.initial_gradient import draw_reductions, measure_gradient
+from lab.training.recipe import Recipe
+from lab.training.scales import LABELS, plural, recipe_for, seeds_for
 
 BRANCHES = (1, 20, 300)
 PUBLISHED = {  # change of the initial gradient norm in percent, and its deviation over seeds
@@ -26,35 +32,53 @@ SAMPLES = {"smoke": 20, "cpu": 500, "paper": 500}
 def main(argv: list[str] | None = None) -> None:
     """Measure every number of branches over the seeds; print the table, save and draw."""
     args = arguments(__doc__, output="results/table4.nc").parse_args(argv)
-    chosen = seeds(args, 1 if args.scale == "smoke" else 5)  # dilution does not vary
-    by_backbone = []
-    for backbone in PUBLISHED:
-        recipe, samples = base(backbone, args, "cifar100"), SAMPLES[args.scale]
-        found = [[measure(recipe, n, seed, samples) for n in BRANCHES] for seed in chosen]
-        number = xr.Variable("n", list(BRANCHES), {"long_name": "branches at each layer"})
-        over_n = [xr.concat(row, number, combine_attrs="drop_conflicts") for row in found]
-        seed = xr.Variable("seed", chosen, {"long_name": "seed"})
-        by_backbone.append(xr.concat(over_n, seed, combine_attrs="drop_conflicts"))
+    recipes = [recipe_for(backbone, args, "cifar100") for backbone in PUBLISHED]
+    seeds = seeds_for(args, 1 if args.scale == "smoke" else 5)  # dilution does not vary
+    samples = SAMPLES[args.scale]
+
+    if args.show_recipe:
+        numbers = [replace(recipe, n=n) for recipe in recipes for n in BRANCHES]
+        exit_showing([asdict(replace(recipe, seed=seed)) for recipe in numbers for seed in seeds])
+
+    by_backbone = [measure_backbone(recipe, seeds, samples) for recipe in recipes]
     label = xr.Variable("architecture", list(PUBLISHED), {"long_name": "backbone"})
     result = xr.concat(by_backbone, label, combine_attrs="drop_conflicts")
+
     rows = [row for name in PUBLISHED for row in rows_of(name, result.sel(architecture=name))]
-    data = base("mlp", args, "cifar100").data
-    budget = f"{data.rsplit('/', 1)[-1]}, {SAMPLES[args.scale]} images, "
-    budget += counted(len(chosen), "seed")
+    data = recipes[0].data.rsplit("/", 1)[-1]
+    budget = f"{data}, {samples} images, {plural(len(seeds), 'seed')}"
     publish(result, draw_reductions(result, PUBLISHED), rows, output=args.output, budget=budget)
 
 
-def rows_of(name: str, found: xr.Dataset) -> list[Row]:
-    """Dilution beside the published reduction: agrees within the published deviation."""
+def measure_backbone(recipe: Recipe, seeds: Sequence[int], samples: int) -> xr.Dataset:
+    """Measure the initial gradient of one backbone, over `seed` and `n`."""
+    number_label = xr.Variable("n", list(BRANCHES), {"long_name": "branches at each layer"})
+    by_seed = []
+    for seed in seeds:
+        by_number = [measure_gradient(recipe, n, seed, samples) for n in BRANCHES]
+        by_seed.append(xr.concat(by_number, number_label, combine_attrs="drop_conflicts"))
+
+    seed_label = xr.Variable("seed", list(seeds), {"long_name": "seed"})
+    return xr.concat(by_seed, seed_label, combine_attrs="drop_conflicts")
+
+
+def rows_of(name: str, result: xr.Dataset) -> list[Row]:
+    """Compare dilution with the published reduction: it agrees within the published deviation."""
     rows = []
     for n, (published, deviation) in zip(BRANCHES, PUBLISHED[name], strict=True):
-        here = found.sel(n=n)
-        alone = float(abs(here["change_backbone"]).max())
-        note = f"the backbone's own norm changes by {alone:.2g} %"
-        free = {"budget_free": True, "tolerance": deviation, "origin": "as published"}
-        value = float(here["reduction"].mean())
-        quantity = f"{LABELS[name]}, {n} x, dilution / %"
-        rows.append(compare(quantity, published, value, scale="smoke", note=note, **free))
+        here = result.sel(n=n)
+        backbone_change = float(abs(here["change_backbone"]).max())
+
+        # No training is involved, so that every scale decides.
+        row = compare(
+            f"{LABELS[name]}, {n} x, dilution / %",
+            published,
+            float(here["reduction"].mean()),
+            scale="smoke",
+            criterion=Criterion(tolerance=deviation, origin="as published", budget_free=True),
+            note=f"the backbone's own norm changes by {backbone_change:.2g} %",
+        )
+        rows.append(row)
     return rows
 
 

@@ -10,12 +10,14 @@ import matplotlib.pyplot as plt
 import xarray as xr
 
 import gradients
-from lab.results.report import Row, arguments, compare, publish
+from lab.results.options import arguments
+from lab.results.publish import publish
+from lab.results.verdicts import Row, compare, judge
 from lab.studies.main_runs import main_runs, trace_of
 from lab.training.scales import LABELS
 
 STATISTICS = ("final", "mean", "min", "max")
-PUBLISHED = {
+PUBLISHED = {  # the four statistics, and the verdict
     "mlp": (-0.0309, -0.0801, -0.3422, 0.0701, "incoherent"),
     "cnn": (-0.1926, -0.2574, -0.8210, 0.0464, "conflict"),
     "vit6": (0.2631, 0.1870, -0.1845, 0.3654, "synergy"),
@@ -26,48 +28,58 @@ def main(argv: list[str] | None = None) -> None:
     """Train with 20 branches (or read the runs); print the table, save and draw."""
     args = arguments(__doc__, output="results/table5.nc").parse_args(argv)
     runs, budget = main_runs(args)
+
+    # Architectures have other layers, so that only what is summed over them can be joined.
     traces = {name: trace_of(run) for name, run in runs.items()}
+    totals = [trace.drop_dims("layer") for trace in traces.values()]
     label = xr.Variable("architecture", list(traces), {"long_name": "backbone"})
-    whole = [trace.drop_dims("layer") for trace in traces.values()]  # layers differ
-    result = xr.concat(whole, label, combine_attrs="drop_conflicts", join="outer")
-    table = summarised(traces)
-    means = table[list(STATISTICS)].mean("seed", keep_attrs=True)
-    first = table.isel(seed=0, drop=True)
-    rows = []
-    for name, (*numbers, verdict) in PUBLISHED.items():
-        for statistic, number in zip(STATISTICS, numbers, strict=True):
-            here = float(means[statistic].sel(architecture=name))
-            quantity = f"{LABELS[name]}, {statistic} cosine"
-            rows.append(compare(quantity, number, here, scale=args.scale))
-        here = str(first["verdict"].sel(architecture=name).item())
-        judged = "not comparable"
-        if args.scale == "paper":
-            judged = "agrees" if here == verdict else "disagrees"
-        rows.append(Row(f"{LABELS[name]}, interaction", verdict, here, judged, "of the first seed"))
-    figures = {"": draw(traces), "layers": gradients.plot_layers(of_first(traces["vit6"])).figure}
+    result = xr.concat(totals, label, combine_attrs="drop_conflicts", join="outer")
+
+    summary = summarise_each(traces)
+    means = summary[list(STATISTICS)].mean("seed", keep_attrs=True)
+    rows = rows_of(means, summary["verdict"].isel(seed=0), args.scale)
+    layers = gradients.plot_layers(first_seed(traces["vit6"])).figure
+    figures = {"": draw(traces), "layers": layers}
     publish(result.merge(means), figures, rows, output=args.output, budget=budget)
 
 
-def summarised(traces: dict[str, xr.Dataset]) -> xr.Dataset:
-    """The statistics of each architecture by itself: they may differ in steps."""
+def summarise_each(traces: dict[str, xr.Dataset]) -> xr.Dataset:
+    """Summarise each architecture by itself: they may differ in steps."""
     label = xr.Variable("architecture", list(traces), {"long_name": "backbone"})
-    found = [gradients.summarise(trace) for trace in traces.values()]
-    return xr.concat(found, label, combine_attrs="drop_conflicts")
+    summaries = [gradients.summarise(trace) for trace in traces.values()]
+    return xr.concat(summaries, label, combine_attrs="drop_conflicts")
 
 
-def of_first(trace: xr.Dataset) -> xr.Dataset:
-    """The trace of the first seed."""
+def rows_of(means: xr.Dataset, verdicts: xr.DataArray, scale: str) -> list[Row]:
+    """Compare the statistics, and what they are taken to say."""
+    rows = []
+    for name, (*numbers, published_verdict) in PUBLISHED.items():
+        for statistic, number in zip(STATISTICS, numbers, strict=True):
+            here = float(means[statistic].sel(architecture=name))
+            quantity = f"{LABELS[name]}, {statistic} cosine"
+            rows.append(compare(quantity, number, here, scale=scale))
+
+        interaction = str(verdicts.sel(architecture=name).item())
+        judgement = judge(interaction == published_verdict, comparable=scale == "paper")
+        quantity = f"{LABELS[name]}, interaction"
+        rows.append(Row(quantity, published_verdict, interaction, judgement, "of the first seed"))
+    return rows
+
+
+def first_seed(trace: xr.Dataset) -> xr.Dataset:
+    """Return the trace of the first seed."""
     return trace.isel(seed=0, drop=True)
 
 
 def draw(traces: dict[str, xr.Dataset]) -> plt.Figure:
-    """The cosine along training, one panel for each architecture, with the published mean."""
+    """Draw the cosine along training, a panel for each architecture, with the published mean."""
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained", sharey=True)
     for ax, (name, trace) in zip(axes, traces.items(), strict=True):
-        gradients.plot_trace(of_first(trace), smooth=9, ax=ax, label="seed 42, smoothed")
+        gradients.plot_trace(first_seed(trace), smooth=9, ax=ax, label="seed 42, smoothed")
         ax.axhline(PUBLISHED[name][1], color="C1", linestyle="--", label="published mean")
         ax.set_title(LABELS[name])
         ax.label_outer()
+
     axes[-1].legend(fontsize=8)
     return figure
 

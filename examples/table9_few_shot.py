@@ -9,9 +9,10 @@ leave the larger sets out, and with `--data` all three tables use the same image
 
 from dataclasses import replace
 
-from lab.results.report import arguments
-from lab.studies.study import Cell, study
-from lab.training.scales import base
+from lab.results.options import arguments
+from lab.studies.cells import Cell
+from lab.studies.study import study
+from lab.training.scales import recipe_for
 
 TABLES = {  # backbone, data, n, alpha; then by images per class: plain, asymmetric in percent
     "MLP, CIFAR-10": (
@@ -50,23 +51,28 @@ TABLES = {  # backbone, data, n, alpha; then by images per class: plain, asymmet
         },
     ),
 }
-MOST = {"smoke": 10, "cpu": 100, "paper": 5000}
+WHOLE_SET = {"cifar10": 5000, "cifar100": 500}  # training images per class
+MOST_PER_CLASS = {"smoke": 10, "cpu": 100, "paper": 5000}
 
 
 def main(argv: list[str] | None = None) -> None:
     """Train every cell over the seeds; print the table, save and draw."""
     args = arguments(__doc__, output="results/table9.nc").parse_args(argv)
+
     cells = []
     for table, ((backbone, data, n, alpha), row) in TABLES.items():
         for per_class, published in row.items():
-            if per_class > MOST[args.scale]:
+            if per_class > MOST_PER_CLASS[args.scale]:
                 continue
-            whole = args.scale == "paper" and per_class == {"cifar10": 5000, "cifar100": 500}[data]
-            plain = base(backbone, args, data, per_class=None if whole else per_class)
+
+            # The whole set is asked for as such, so that the run is shared with other scripts.
+            is_whole_set = args.scale == "paper" and per_class == WHOLE_SET[data]
+            plain = recipe_for(backbone, args, data, per_class=None if is_whole_set else per_class)
             asymmetric = replace(plain, n=n, alpha=alpha)
-            cells.append(
-                Cell({"table": table, "per_class": per_class}, plain, asymmetric, published)
-            )
+
+            labels = {"table": table, "per_class": per_class}
+            cells.append(Cell(labels, plain, asymmetric, published))
+
     study(cells, args)
 
 

@@ -1,4 +1,10 @@
-"""Cosines, norms and inner products of several losses' gradients while training."""
+"""Cosines, norms and inner products of several losses' gradients while training.
+
+Start with `Trace`, whose `backward(main, auxiliary)` stands where `(main + auxiliary).backward()`
+stood, and read its `to_dataset()` with `summarise` and `plot_trace`. `compare` answers the same
+question once, for one batch. The modules `gradients.accelerate`, `gradients.lightning` and
+`gradients.transformers` bring a trace into those frameworks.
+"""
 
 from gradients._compare import compare
 from gradients._initial_norm import initial_norm
@@ -10,14 +16,21 @@ from gradients._regroup import regroup
 from gradients._summarise import summarise
 from gradients._trace import Trace
 
+summarize = summarise  # the American spelling works as well
+
 __all__ = [
+    # While training
     "Trace",
+    # Once
     "compare",
     "initial_norm",
     "noise",
+    # What was recorded
+    "regroup",
+    "summarise",
+    "summarize",
+    # Pictures
     "plot_dynamics",
     "plot_layers",
     "plot_trace",
-    "regroup",
-    "summarise",
 ]

@@ -1,31 +1,33 @@
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import xarray as xr
 
-from gradients._cosine import with_cosines
+from gradients._dataset import layer_coordinate, with_cosines
 from resonance_toolkit import select
 
-_ADDED = ("dot", "inner_product")
-_ADDED_IN_SQUARES = ("norm_main", "norm_aux", "norm")
+# What adds up over layers as it is, and what adds up in squares.
+_SUMS = ("dot", "inner_product", "n_parameters")
+_NORMS = ("norm_main", "norm_aux", "norm")
 
 
 def regroup(
     trace: xr.Dataset, groups: str | Sequence[str] | Mapping[str, str | Sequence[str]]
 ) -> xr.Dataset:
-    """Join the layers of a trace into larger groups: stages, kinds of layers, everything.
+    """Join the layers of a trace into larger groups: blocks, stages, kinds of layers, everything.
 
     Inner products and squared norms add up, so that the cosines of the groups are exactly those
     that would have been measured. Layers that the losses do not share stay out of the sums.
 
     Args:
         trace: Made by `Trace`, `compare` or `noise`.
-        groups: Shell patterns of layers, each a group of that name, or a mapping from names to one
-            or several patterns. A pattern that names a module takes all that is inside.
+        groups: Shell patterns of modules, such as `"blocks.*"`: each module that matches is a
+            group, with everything inside. Or a mapping from names of your own to one or several
+            patterns: each name is one group, of all that its patterns take in. `""` names what
+            the model itself owns, and `"**"` every module and that too.
 
     Returns:
         The same variables, with the groups as `layer`. What is over all layers (`cosine_total`,
-        `grad_norm`, the losses) stays; `conflict_fraction` is the share of groups.
+        `gradient_norm`, the losses) stays; `conflict_share` is the share of groups.
 
     Raises:
         ValueError: If a pattern matches nothing, or there are no groups or no layers.
@@ -41,40 +43,66 @@ def regroup(
         ... )
         >>> regroup(trace, "stem")["cosine"].values  # (1 - 4) / (5 * 1)
         array([-0.6])
+        >>> regroup(trace, "stem.*")["layer"].values.tolist()
+        ['stem.conv', 'stem.norm']
     """
-    named = groups if isinstance(groups, Mapping) else _by_pattern(groups)
-    if not named:
+    if groups != "" and not groups:
         raise ValueError(f"`groups`: expected at least one, got {groups!r}")
     if "layer" not in trace.dims:
         raise ValueError(f"`trace`: expected a dimension `layer`, got {dict(trace.sizes)}")
+
     layers = [str(name) for name in trace["layer"].values]
-    spellings = {name: _with_ancestors(name) for name in layers}
-    members = [
-        select(layers, patterns, argument="groups", spellings=spellings)
-        for patterns in named.values()
-    ]
-    label = xr.Variable("layer", np.array(list(named), dtype=object), {"long_name": "group"})
-    grouped = trace.drop_vars([name for name, v in trace.variables.items() if "layer" in v.dims])
-    for name in (*_ADDED, *_ADDED_IN_SQUARES, "n_parameters"):
+    if isinstance(groups, Mapping):
+        modules_by_group = {name: _find_modules(layers, named) for name, named in groups.items()}
+    else:
+        modules_by_group = {module: [module] for module in _find_modules(layers, groups)}
+    members = {
+        name: [layer for layer in layers if any(_is_inside(layer, module) for module in modules)]
+        for name, modules in modules_by_group.items()
+    }
+
+    # What has no layer stays; what adds up is summed; cosines follow from the sums.
+    by_layer = [name for name, variable in trace.variables.items() if "layer" in variable.dims]
+    grouped = trace.drop_vars(by_layer)
+    label = layer_coordinate(list(members), "group")
+    for name in (*_SUMS, *_NORMS):
         if name in trace.variables:
-            power = 2 if name in _ADDED_IN_SQUARES else 1
-            parts = [_sum(trace[name].sel(layer=chosen) ** power) for chosen in members]
+            power = 2 if name in _NORMS else 1
+            parts = [_sum(trace[name].sel(layer=chosen) ** power) for chosen in members.values()]
             joined = xr.concat(parts, dim=label).transpose(*trace[name].dims) ** (1 / power)
             grouped[name] = joined.astype(trace[name].dtype).assign_attrs(trace[name].attrs)
+
     grouped = with_cosines(grouped.set_coords(trace.coords.keys() & grouped.variables.keys()))
+
+    # Over all layers of the trace, also those that are in no group.
     if "cosine_total" in trace:
         grouped["cosine_total"] = trace["cosine_total"]
-    return grouped.assign_attrs(groups=", ".join(named))
+    return grouped.assign_attrs(groups=", ".join(members))
 
 
 def _sum(values: xr.DataArray) -> xr.DataArray:
     return values.sum("layer", skipna=True, min_count=1)
 
 
-def _by_pattern(patterns: str | Sequence[str]) -> dict[str, str | Sequence[str]]:
-    return {pattern: pattern for pattern in ([patterns] if isinstance(patterns, str) else patterns)}
+def _find_modules(layers: list[str], patterns: str | Sequence[str]) -> list[str]:
+    """Find the modules that patterns name, among the layers and all that hold them."""
+    names = [patterns] if isinstance(patterns, str) else list(patterns)
+    modules = dict.fromkeys(
+        module for layer in layers if layer for module in _with_ancestors(layer)
+    )
+
+    # The root's name is no level of a dotted name: no star of one level stands for it.
+    root = [""] if "" in layers and ("" in names or "**" in names) else []
+    if root:
+        names = [name for name in names if name and (modules or name != "**")]
+    return root + (select(modules, names, argument="groups") if names else [])
 
 
-def _with_ancestors(name: str) -> set[str]:
-    parts = name.split(".")
-    return {".".join(parts[: i + 1]) for i in range(len(parts))}
+def _is_inside(layer: str, module: str) -> bool:
+    return layer == module or layer.startswith(f"{module}.")
+
+
+def _with_ancestors(layer: str) -> list[str]:
+    """Return the names of all modules on the way to a layer, the outermost first."""
+    parts = layer.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]

@@ -2,9 +2,10 @@ from numbers import Real
 
 import xarray as xr
 
-from gradients._plots.check import check_recorded
+from gradients._checks import check_recorded
 
-_KEPT = ("toolkit_version", "torch_version", "model", "n_parameters")
+# Of the trace: what made it and from what. Its settings (every, level) are not the summary's.
+_KEPT_ATTRIBUTES = ("toolkit_version", "torch_version", "model", "n_parameters")
 
 
 def summarise(
@@ -35,8 +36,8 @@ def summarise(
     Examples:
         >>> values = ("step", [0.1, -0.1, 0.3, 0.5])
         >>> trace = xr.Dataset({"cosine_total": values}, {"step": range(4)})
-        >>> found = summarise(trace)
-        >>> found["mean"].round(3).item(), found["conflict_share"].item(), found["verdict"].item()
+        >>> summary = summarise(trace)
+        >>> summary["mean"].item(), summary["conflict_share"].item(), summary["verdict"].item()
         (0.2, 0.25, 'synergy')
     """
     check_recorded(trace)
@@ -46,36 +47,46 @@ def summarise(
             f"`variable`: expected one over `step` ({', '.join(names) or 'there is none'}), got "
             f"{variable!r}"
         )
-    for name, number in (("margin", margin), ("share", share)):
-        if not isinstance(number, Real) or not 0 <= number <= 1:
-            raise ValueError(f"`{name}`: expected a number from 0 to 1, got {number!r}")
+    _check_share("margin", margin)
+    _check_share("share", share)
+
+    # A step without a cosine (an overflow, nothing shared) counts neither way.
     cosine = trace[variable]
-    known = cosine.notnull()
-    n_steps = known.sum("step")
-    conflict = (cosine < 0).where(known).mean("step")
-    positive = (cosine > 0).where(known).mean("step")
+    is_defined = cosine.notnull()
+    n_steps = is_defined.sum("step")
     mean = cosine.mean("step")
-    verdict = xr.where(
-        (mean >= margin) & (positive >= share),
-        "synergy",
-        xr.where((mean <= -margin) & (conflict >= share), "conflict", "incoherent"),
-    )
+    conflict_share = (cosine < 0).where(is_defined).mean("step")
+    synergy_share = (cosine > 0).where(is_defined).mean("step")
+
+    is_synergy = (mean >= margin) & (synergy_share >= share)
+    is_conflict = (mean <= -margin) & (conflict_share >= share)
+    verdict = xr.where(is_synergy, "synergy", xr.where(is_conflict, "conflict", "incoherent"))
     verdict = xr.where(n_steps > 0, verdict, "undefined").astype(object)
-    parts = {
+
+    columns = {
         "final": (cosine.isel(step=-1, drop=True), "last cosine"),
         "mean": (mean, "mean cosine"),
         "min": (cosine.min("step"), "smallest cosine"),
         "max": (cosine.max("step"), "largest cosine"),
-        "conflict_share": (conflict, "share of steps with a negative cosine"),
+        "conflict_share": (conflict_share, "share of steps with a negative cosine"),
         "n_steps": (n_steps, "steps with a cosine"),
         "verdict": (verdict, "interaction of the gradients"),
     }
+    variables = {
+        name: values.drop_attrs().assign_attrs(long_name=text)
+        for name, (values, text) in columns.items()
+    }
+
     rule = (
         f"synergy: mean >= {margin:g} and at least {share:.3g} of the steps positive; "
         f"conflict: mean <= -{margin:g} and at least {share:.3g} negative; else incoherent"
     )
-    named = {
-        name: part.drop_attrs().assign_attrs(long_name=text) for name, (part, text) in parts.items()
-    }
-    kept = {key: trace.attrs[key] for key in _KEPT if key in trace.attrs}
-    return xr.Dataset(named, attrs=kept | {"made_by": "gradients.summarise", "rule": rule})
+    attributes = {key: trace.attrs[key] for key in _KEPT_ATTRIBUTES if key in trace.attrs}
+    attributes |= {"made_by": "gradients.summarise", "rule": rule}
+    return xr.Dataset(variables, attrs=attributes)
+
+
+def _check_share(argument: str, value: float) -> None:
+    # Unlike the ground floor's share, this one may be 0: any step, any mean will do.
+    if not isinstance(value, Real) or not 0 <= value <= 1:
+        raise ValueError(f"`{argument}`: expected a number from 0 to 1, got {value!r}")

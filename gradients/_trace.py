@@ -2,23 +2,31 @@ import weakref
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
-from typing import Any, Literal, Self
+from typing import Self
 
 import torch
 import xarray as xr
 from torch import Tensor, nn
 
+from gradients._checks import (
+    Group,
+    Level,
+    check_group,
+    check_level,
+    check_losses,
+    check_names,
+    check_scaler,
+    default_names,
+)
 from gradients._dataset import make_dataset
-from gradients._journal import Journal
-from gradients._recorders.activations import FeatureRecorder
-from gradients._recorders.choose import make_recorder, settle_group
-from gradients._recorders.graph import allow_second_pass
+from gradients._recorders.activations import ActivationRecorder
+from gradients._recorders.choose import choose_recorder
+from gradients._recorders.graph import keep_compiled_buffers
+from gradients._recorders.processes import settle_group
 from gradients._recorders.shards import ShardRecorder
-from gradients._settings import check_losses, check_names, check_settings, default_names
+from gradients._rows import Journal
 from gradients._update import Update
-from resonance_toolkit import provenance
-
-Level = Literal["parameter", "activation"]
+from resonance_toolkit import check_module, check_whole, provenance, unwrap
 
 
 class Trace:
@@ -38,7 +46,8 @@ class Trace:
     `level="parameter"` where the auxiliary gradient is more than some ten times the main one.
 
     Args:
-        model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
+        model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not,
+            but not tensor parallel: there each process has parts of gradients only.
             Compile it before the trace is made, and call it after: until the trace is closed or
             collected, torch compiles without donated buffers (`torch._functorch.config`), in the
             whole process, since it can run a compiled backward pass only once otherwise.
@@ -85,20 +94,36 @@ class Trace:
         objectives: Sequence[str] | None = None,
         scaler: torch.amp.GradScaler | None = None,
         separate: bool | None = None,
-        group: Any = "auto",
+        group: Group = "auto",
     ) -> None:
-        check_settings(model, every, level, layers, scaler, separate, group)
-        self.model, self.every, self.level, self.scaler = model, every, level, scaler
+        check_module(model)
+        check_group(group)
+        check_scaler(scaler)
+        self.every = check_whole("every", every)
+        check_level(level, layers, separate)
+
+        self.model = model
+        self.level = level
         self.objectives = None if objectives is None else check_names(objectives)
-        self.step = 0
+        self.scaler = scaler
         self.group = group
-        sampled = weakref.WeakMethod(self._sampled)  # the hooks must not keep the trace alive
-        self._recorder = make_recorder(model, layers, separate, lambda: bool((sampled() or bool)()))
-        if isinstance(self._recorder, FeatureRecorder):
-            weakref.finalize(self, self._recorder.hooks.close)
+        self.step = 0
+
+        self._recorder = choose_recorder(model, layers, separate, _SampledWhileAlive(self))
         self._journal = Journal(self._recorder.owners, len(self._recorder.layers))
         self._update = Update(self._recorder, self._journal)
-        self._release = weakref.finalize(self, allow_second_pass(model))
+
+        # A trace that is dropped without `close` leaves nothing behind either.
+        if isinstance(self._recorder, ActivationRecorder):
+            weakref.finalize(self, self._recorder.hooks.close)
+        self._release_compiler = weakref.finalize(self, keep_compiled_buffers(model))
+
+    def __repr__(self) -> str:
+        model_name = type(unwrap(self.model)).__name__
+        return (
+            f"Trace({model_name}, every={self.every}, level={self.level!r}, step={self.step}, "
+            f"n_recorded={len(self._journal)})"
+        )
 
     def backward(self, *losses: Tensor, update: bool = True) -> None:
         """Backpropagate the sum of the losses, and record on the steps that are sampled.
@@ -118,17 +143,21 @@ class Trace:
         """
         self.objectives = check_losses(losses, self.objectives)
         total = reduce(add, losses)
-        scaled = total if self.scaler is None else self.scaler.scale(total)
+        scaled_total = total if self.scaler is None else self.scaler.scale(total)
+
         try:
-            if self._sampled():
+            if self._is_sampled():
+                # The single losses must be scaled as their sum is, whose backward pass begins
+                # with the scale.
                 one = torch.ones_like(total.detach())
                 seed = one if self.scaler is None else self.scaler.scale(one)
                 self._begin(losses, seed, whole_update=update)
-            scaled.backward()
+            scaled_total.backward()
             self._update.end()
         except BaseException:
-            self._update.fail(alone=update)
+            self._update.abandon(was_whole_update=update)
             raise
+
         if update:
             self.advance()
 
@@ -138,47 +167,59 @@ class Trace:
         Recording happens inside that call, whatever divides or scales the sum before it. Once per
         optimizer update, after its last backward pass, `advance` must follow.
 
+        Args:
+            losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
+
         Raises:
-            ValueError: As `backward`; and for a `fully_shard` model.
+            ValueError: If the losses are not scalars, or not as many as before; and for a
+                `fully_shard` model. What only the backward pass shows, as losses that are not
+                separable, is raised there.
         """
         self.objectives = check_losses(losses, self.objectives)
         if isinstance(self._recorder, ShardRecorder):
             raise ValueError("`model`: a `fully_shard` model needs `backward` instead of `join`")
+
+        # The hook runs when the framework's backward pass comes by the sum: what arrives there is
+        # all that it multiplied the sum with.
         total = reduce(add, losses)
-        if self._sampled() and total.requires_grad:
+        if self._is_sampled() and total.requires_grad:
             total.register_hook(lambda seed: self._begin_joined(losses, seed))
-        if isinstance(self._recorder, FeatureRecorder):
+
+        # The forward pass is over; layers that run again now are checkpointed ones.
+        if isinstance(self._recorder, ActivationRecorder):
             self._recorder.pause()
         return total
 
     def advance(self) -> None:
         """Close the record of an update: all its backward passes have been made."""
-        self._update.enter(self.step)
+        self._update.record_if_complete(self.step)
         self.step += 1
 
     def to_dataset(self) -> xr.Dataset:
-        """What was recorded so far.
+        """Return what was recorded so far.
 
         Returns:
             Dataset with `dot`, `norm_main`, `norm_aux`, `cosine (step, layer)`: inner product,
             norms and cosine of the two gradients over the parameters of the layer that both
             losses reach, NaN if there are none or the gradient overflowed; `cosine_total`,
-            `conflict_fraction (step)`: over all layers, and the share of layers with a negative
-            cosine; `loss_main`, `loss_aux (step)`; `grad_norm (step)`: of the sum of the losses,
-            over all parameters. With more than two losses: `inner_product`, `norm`, `cosine (step,
-            layer, objective, other_objective)`, where `norm` is that of the objective over the
-            parameters that the other reaches too, and `loss (step, objective)`. Inner products
-            and squared norms add up over layers: see `regroup`.
+            `conflict_share (step)`: over all layers, and the share of layers with a negative
+            cosine; `loss_main`, `loss_aux (step)`; `gradient_norm (step)`: of the sum of the
+            losses, over all parameters. With more than two losses: `inner_product`, `norm`,
+            `cosine (step, layer, objective, other_objective)`, where `norm` is that of the
+            objective over the parameters that the other reaches too, and `loss (step, objective)`.
+            Inner products and squared norms add up over layers: see `regroup`.
+
+            A layer is the module that owns the parameters, by its name in `named_modules()`; what
+            the model itself owns (a class token, position embeddings) is the layer "".
         """
-        names = self.objectives or default_names(2)
-        attrs = provenance("gradients.Trace", self.model, every=self.every, level=self.level)
-        recorder = self._recorder
-        return make_dataset(self._journal.rows(), recorder.layers, recorder.sizes, names, attrs)
+        objectives = self.objectives or default_names(2)
+        attributes = provenance("gradients.Trace", self.model, every=self.every, level=self.level)
+        return make_dataset(self._journal.rows(), self._recorder, objectives, attributes)
 
     def close(self) -> None:
         """Give back hooks of the activation level, and the setting for compiled models."""
         self._recorder.close()
-        self._release()
+        self._release_compiler()
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +227,7 @@ class Trace:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _sampled(self) -> bool:
+    def _is_sampled(self) -> bool:
         return self.step % self.every == 0
 
     def _begin(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
@@ -198,3 +239,17 @@ class Trace:
         self._begin(losses, seed, whole_update=False)
         # Called at the end of this very backward pass, and not if it raises.
         torch.autograd.Variable._execution_engine.queue_callback(self._update.end)
+
+
+class _SampledWhileAlive:
+    """Tells whether a trace samples its present step; False once the trace is gone.
+
+    The hooks of a recorder ask it, and must not keep the trace alive.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = weakref.ref(trace)
+
+    def __call__(self) -> bool:
+        trace = self._trace()
+        return trace is not None and trace._is_sampled()

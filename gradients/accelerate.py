@@ -15,7 +15,7 @@ def backward(accelerator: Any, trace: Trace, *losses: Tensor) -> None:
     Args:
         accelerator: An `accelerate.Accelerator`.
         trace: Of the model that `accelerator.prepare` gave.
-        losses: As for `Trace.backward`.
+        losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
 
     Raises:
         ValueError: If the accelerator does not leave `backward` to torch (DeepSpeed, Megatron).
@@ -23,7 +23,8 @@ def backward(accelerator: Any, trace: Trace, *losses: Tensor) -> None:
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind in ("DEEPSPEED", "MEGATRON_LM"):
         raise ValueError(f"`accelerator`: expected one that trains with torch alone, got {kind}")
+
     trace.scaler = accelerator.scaler
     # As `Accelerator.backward` divides: the gradients come out the same, bit for bit.
-    parts = [loss / accelerator.gradient_accumulation_steps for loss in losses]
-    trace.backward(*parts, update=accelerator.sync_gradients)
+    shares = [loss / accelerator.gradient_accumulation_steps for loss in losses]
+    trace.backward(*shares, update=accelerator.sync_gradients)

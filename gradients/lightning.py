@@ -26,16 +26,21 @@ class TraceCallback(Callback):
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
+    def __repr__(self) -> str:
+        return f"TraceCallback({self.trace!r})"
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take over what Lightning has set up."""
         self.trace.step = trainer.global_step
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self.trace.scaler = scaler or self.trace.scaler
+
+        # The wrapper is not there yet when the trace is made, so that it cannot tell the group.
         if self.trace.group == "auto" and trainer.world_size > 1:
             self.trace.group = dist.group.WORLD
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """All backward passes of an update have been made."""
+        """Close the record of an update: all its backward passes have been made."""
         self.trace.advance()

@@ -32,6 +32,9 @@ class TraceCallback(TrainerCallback):
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
+    def __repr__(self) -> str:
+        return f"TraceCallback({self.trace!r})"
+
     def on_train_begin(
         self,
         args: TrainingArguments,
@@ -42,6 +45,8 @@ class TraceCallback(TrainerCallback):
         """Take over what `Trainer` has set up."""
         self.trace.step = state.global_step
         self.trace.scaler = getattr(kwargs.get("optimizer"), "scaler", None) or self.trace.scaler
+
+        # The wrapper is not there yet when the trace is made, so that it cannot tell the group.
         if self.trace.group == "auto" and args.world_size > 1:
             self.trace.group = dist.group.WORLD
 
@@ -52,5 +57,5 @@ class TraceCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """All backward passes of an update have been made."""
+        """Close the record of an update: all its backward passes have been made."""
         self.trace.advance()

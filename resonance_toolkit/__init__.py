@@ -55,6 +55,7 @@ from resonance_toolkit._base.provenance import provenance
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, device_of, take
 from resonance_toolkit._base.text_table import text_table
+from resonance_toolkit._base.warn_user import warn_user
 
 __all__ = [
     # Models and their layers
@@ -108,4 +109,5 @@ __all__ = [
     "provenance",
     "spread",
     "text_table",
+    "warn_user",
 ]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-if TYPE_CHECKING:  # computing needs no matplotlib
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
@@ -28,27 +28,34 @@ def plot_dynamics(
         ValueError: If there is no trace, or one has no gradient norm.
     """
     for label, trace in traces.items():
-        if "grad_norm" not in trace or "loss_main" not in trace:
-            raise ValueError(f"`traces`: {label!r}: expected `loss_main` and `grad_norm (step)`")
+        if "gradient_norm" not in trace or "loss_main" not in trace:
+            raise ValueError(
+                f"`traces`: {label!r}: expected `loss_main` and `gradient_norm (step)`"
+            )
     if not traces:
         raise ValueError("`traces`: expected at least one, got none")
+
     if axes is None:
         import matplotlib.pyplot as plt
 
         _, axes = plt.subplots(2, sharex=True, figsize=(6, 6), layout="constrained")
-    losses, norms = axes
+    loss_axes, norm_axes = axes
+
     for label, trace in traces.items():
         step = trace["step"]
-        (line,) = losses.plot(step, trace["loss_main"], label=f"{label}, main", **style)
-        same: dict[str, Any] = {"color": line.get_color()} | style
+        (line,) = loss_axes.plot(step, trace["loss_main"], label=f"{label}, main", **style)
+
+        # One colour for all that belongs to one trace, unless the style says another.
+        same_colour: dict[str, Any] = {"color": line.get_color()} | style
         if "loss_aux" in trace:
-            dashed = {"label": f"{label}, auxiliary", "linestyle": "--"} | same
-            losses.plot(step, trace["loss_aux"], **dashed)
-        norms.plot(step, trace["grad_norm"], label=label, **same)
-    losses.set_ylabel("loss")
-    norms.set_ylabel("norm of the whole gradient")
-    norms.set_yscale("log")
-    norms.set_xlabel("optimizer updates")
-    for ax in (losses, norms):
+            dashed = {"label": f"{label}, auxiliary", "linestyle": "--"} | same_colour
+            loss_axes.plot(step, trace["loss_aux"], **dashed)
+        norm_axes.plot(step, trace["gradient_norm"], label=label, **same_colour)
+
+    loss_axes.set_ylabel("loss")
+    norm_axes.set_ylabel("norm of the whole gradient")
+    norm_axes.set_yscale("log")
+    norm_axes.set_xlabel("optimizer updates")
+    for ax in (loss_axes, norm_axes):
         ax.legend()
-    return [losses, norms]
+    return [loss_axes, norm_axes]

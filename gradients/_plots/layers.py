@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gradients._plots.check import check_recorded
+from gradients._checks import check_recorded
+from gradients._layer_names import layer_label
+from resonance_toolkit import new_axes
 
-if TYPE_CHECKING:  # computing needs no matplotlib
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
@@ -27,23 +29,27 @@ def plot_layers(trace: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> A
     cosine = trace["cosine"]
     if set(cosine.dims) != {"step", "layer"}:
         raise ValueError(f"`trace`: expected `cosine (step, layer)`, got {dict(cosine.sizes)}")
-    cosine = cosine.transpose("layer", "step")
-    if ax is None:
-        import matplotlib.pyplot as plt
 
-        height = 1.5 + 0.22 * cosine.sizes["layer"]
-        _, ax = plt.subplots(figsize=(7, height), layout="constrained")
+    cosine = cosine.transpose("layer", "step")
+    rows = np.arange(cosine.sizes["layer"])
+    ax = ax or new_axes(figsize=(7, 1.5 + 0.22 * len(rows)))
+
+    # Symmetric about zero, so that the middle colour means orthogonal gradients.
     largest = float(np.nanmax(np.abs(cosine))) if cosine.notnull().any() else 1.0
+    defaults: dict[str, Any] = {
+        "cmap": "RdBu",
+        "vmin": -largest,
+        "vmax": largest,
+        "shading": "nearest",
+    }
     ax.set_facecolor("0.85")
-    options: dict[str, Any] = {"cmap": "RdBu", "vmin": -largest, "vmax": largest}
-    drawn = ax.pcolormesh(
-        cosine["step"].values,
-        np.arange(cosine.sizes["layer"]),
-        np.ma.masked_invalid(cosine.values),
-        **options | {"shading": "nearest"} | style,
+    mesh = ax.pcolormesh(
+        cosine["step"].values, rows, np.ma.masked_invalid(cosine.values), **defaults | style
     )
-    ax.set_yticks(np.arange(cosine.sizes["layer"]), cosine["layer"].values, fontsize=8)
+
+    labels = [layer_label(str(name)) for name in cosine["layer"].values]
+    ax.set_yticks(rows, labels, fontsize=8)
     ax.invert_yaxis()  # the first layer on top
     ax.set_xlabel("optimizer updates")
-    ax.figure.colorbar(drawn, ax=ax, label="cosine of main and auxiliary gradients")
+    ax.figure.colorbar(mesh, ax=ax, label="cosine of main and auxiliary gradients")
     return ax

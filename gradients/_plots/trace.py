@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from gradients._plots.check import check_recorded
+from gradients._checks import check_recorded
+from resonance_toolkit import check_whole, new_axes
 
-if TYPE_CHECKING:  # computing needs no matplotlib
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
@@ -26,27 +27,29 @@ def plot_trace(trace: xr.Dataset, *, smooth: int = 1, ax: Axes | None = None, **
         TypeError: If it is no Dataset.
     """
     check_recorded(trace)
+    smooth = check_whole("smooth", smooth)
     cosine = trace["cosine_total"]
-    others = [dim for dim in cosine.dims if dim != "step"]
-    if len(others) > 1:
-        raise ValueError(f"`trace`: expected at most one dimension besides step, got {others}")
-    if smooth < 1:
-        raise ValueError(f"`smooth`: expected a whole number of at least 1, got {smooth!r}")
-    if ax is None:
-        import matplotlib.pyplot as plt
+    other_dims = [dim for dim in cosine.dims if dim != "step"]
+    if len(other_dims) > 1:
+        raise ValueError(f"`trace`: expected at most one dimension besides step, got {other_dims}")
 
-        _, ax = plt.subplots()
-    curves = [cosine.sel({others[0]: v}) for v in cosine[others[0]].values] if others else [cosine]
+    ax = ax or new_axes()
     ax.axhline(0, color="0.6", linewidth=1, zorder=1)
-    for curve in curves:
+
+    curves: list[tuple[str | None, xr.DataArray]] = [(None, cosine)]
+    if other_dims:
+        (dim,) = other_dims
+        curves = [(str(value), cosine.sel({dim: value})) for value in cosine[dim].values]
+
+    for label, curve in curves:
         curve = curve.dropna("step")
         means = curve.rolling(step=smooth, center=True, min_periods=1).mean()
-        label = str(curve[others[0]].item()) if others else None
         (line,) = ax.plot(curve["step"], means, **{"label": label, "zorder": 3} | style)
         if smooth > 1:
             ax.plot(curve["step"], curve, color=line.get_color(), alpha=0.25, linewidth=0.8)
+
     ax.set_xlabel("optimizer updates")
     ax.set_ylabel("cosine of main and auxiliary gradients")
-    if others:
-        ax.legend(title=str(others[0]))
+    if other_dims:
+        ax.legend(title=str(other_dims[0]))
     return ax

@@ -1,38 +1,43 @@
+"""The recorder that fits a level and a model."""
+
 from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from gradients._recorders.activations import FeatureRecorder
+from gradients._recorders.activations import ActivationRecorder
+from gradients._recorders.fully_sharded import (
+    check_not_tensor_parallel,
+    find_sharding_group,
+    uses_fully_shard,
+)
+from gradients._recorders.layers import parameters_by_layer
 from gradients._recorders.parameters import ParameterRecorder
-from gradients._recorders.processes import find_group
 from gradients._recorders.protocol import Recorder
-from gradients._recorders.shards import ShardRecorder, is_sharded
+from gradients._recorders.shards import ShardRecorder
 
 
-def make_recorder(
+def choose_recorder(
     model: nn.Module,
     layers: str | Sequence[str] | None,
     separate: bool | None,
-    sampled: Callable[[], bool],
+    is_sampled: Callable[[], bool],
 ) -> Recorder:
-    """Pick the recipe that fits the level (activations, if there are `layers`) and the model."""
-    if layers is not None:
-        recorder = FeatureRecorder(model, layers, sampled)
-        if is_sharded(model):
-            recorder.group = ShardRecorder(model, separate).group
-        return recorder
-    if is_sharded(model):
-        return ShardRecorder(model, separate)
-    return ParameterRecorder(model, separate)
-
-
-def settle_group(recorder: Recorder, model: nn.Module, group: object) -> None:
-    """Find the processes that share the batch, unless they are known.
+    """Make the recorder for activations, if there are `layers`, or for parameters.
 
     Raises:
-        ValueError: If the model was sharded after its recorder was made.
+        ValueError: If the parameters are spread over processes in another way than `fully_shard`'s.
     """
-    if recorder.group is None:
-        if is_sharded(model):
-            raise ValueError("`model`: sharded since; expected `fully_shard` before the trace")
-        recorder.group = find_group(model, group)
+    check_not_tensor_parallel(model)
+
+    if layers is None:
+        make_recorder = ShardRecorder if uses_fully_shard(model) else ParameterRecorder
+        return make_recorder(model, separate)
+
+    # First the group, which may be refused: the recorder puts hooks on the model.
+    group = None
+    if uses_fully_shard(model):
+        group = find_sharding_group(parameters_by_layer(model).parameters)
+
+    recorder = ActivationRecorder(model, layers, is_sampled)
+    recorder.group = group
+    return recorder

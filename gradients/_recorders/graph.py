@@ -1,3 +1,5 @@
+"""Walks over autograd graphs, and what a second backward pass through one needs."""
+
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -5,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 
-from resonance_toolkit import preserving_rng
+from resonance_toolkit import is_compiled, preserving_rng
 
 
 class Step(NamedTuple):
@@ -19,15 +21,17 @@ class Step(NamedTuple):
 def walk(loss: Tensor, stops: Collection[tuple[Any, int]] = ()) -> Iterator[Step]:
     """Follow a loss's graph towards the leaves, each edge once, and not beyond `stops`."""
     pending = [] if loss.grad_fn is None else [loss.grad_fn]
-    seen = set(pending)
+    visited = set(pending)
+
     while pending:
         node = pending.pop()
         for position, target in enumerate(node.next_functions):
             if target[0] is None:
                 continue
             yield Step(node, position, target)
-            if target[0] not in seen and target not in stops:
-                seen.add(target[0])
+
+            if target[0] not in visited and target not in stops:
+                visited.add(target[0])
                 pending.append(target[0])
 
 
@@ -38,10 +42,12 @@ def reached_leaves(loss: Tensor) -> tuple[dict[int, Tensor], bool]:
         ValueError: If the graph runs through a reentrant checkpoint, which hides its leaves.
     """
     leaves: dict[int, Tensor] = {}
-    compiled = False
+    has_compiled_part = False
+
     for step in walk(loss):
         node = step.target[0]
         kind = type(node).__name__
+
         if kind == "AccumulateGrad":
             leaves[id(node.variable)] = node.variable
         elif kind == "CheckpointFunctionBackward":
@@ -49,14 +55,16 @@ def reached_leaves(loss: Tensor) -> tuple[dict[int, Tensor], bool]:
                 "losses: reentrant activation checkpointing hides the gradients of single losses; "
                 "use `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`"
             )
-        compiled |= kind.startswith("CompiledFunction")
-    return leaves, compiled
+        has_compiled_part |= kind.startswith("CompiledFunction")
+
+    return leaves, has_compiled_part
 
 
-_found: list[bool] = []  # the setting as it was before each trace that needs it changed
+# `donated_buffer` as it was before each trace that needs it off; the oldest is at the bottom.
+_previous_settings: list[bool] = []
 
 
-def allow_second_pass(model: nn.Module) -> Callable[[], None]:
+def keep_compiled_buffers(model: nn.Module) -> Callable[[], None]:
     """Have what is compiled from now on keep its buffers for more than one backward pass.
 
     A compiled backward otherwise raises when the graph is to be retained. It is a setting of the
@@ -65,34 +73,40 @@ def allow_second_pass(model: nn.Module) -> Callable[[], None]:
     Returns:
         What gives the setting back, once no other trace needs it.
     """
+    if not any(is_compiled(module) for module in model.modules()):
+        return _change_nothing
 
-    def give_back() -> None:
-        before = _found.pop()
-        if not _found:
-            functorch_config.donated_buffer = before
+    _previous_settings.append(bool(functorch_config.donated_buffer))
+    functorch_config.donated_buffer = False
+    return _restore_compiler_setting
 
-    for module in model.modules():
-        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
-            # The first one's is at the bottom, so it is the last to be popped.
-            _found.append(bool(functorch_config.donated_buffer))
-            functorch_config.donated_buffer = False
-            return give_back
-    return lambda: None
+
+def _restore_compiler_setting() -> None:
+    # Traces close in any order. Only the last pop, which is the first trace's entry, holds the
+    # user's own setting; all others hold False.
+    previous = _previous_settings.pop()
+    if not _previous_settings:
+        functorch_config.donated_buffer = previous
+
+
+def _change_nothing() -> None:
+    """Stand in for the restoring function where nothing was changed."""
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def restoring_buffers_and_rng(model: nn.Module) -> Iterator[None]:
     """Give buffers and random states back after a further backward pass.
 
     Activation checkpointing runs parts of the forward again in each pass: batch norm would count
     the batch once more, and dropout may draw once more.
     """
     # All of them: batch norm does not say, by a new version, that it has written.
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    with preserving_rng({p.device for p in model.parameters()}):
+    copies = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+
+    with preserving_rng({parameter.device for parameter in model.parameters()}):
         try:
             yield
         finally:
-            for buffer, copy in buffers:
+            for buffer, copy in copies:
                 # Through `.data`: the graph still to be differentiated sees no new version.
                 buffer.data.copy_(copy)

@@ -1,3 +1,5 @@
+"""Inner products of gradients, of which some may be missing."""
+
 from functools import reduce
 from itertools import combinations_with_replacement
 from operator import add
@@ -8,7 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 # A difference of gradients in half precision has lost the digits that matter.
-HALF = (torch.float16, torch.bfloat16)
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+
+# Elements multiplied at a time: on the CPU, pieces that stay in its cache (2**16 float64 numbers
+# are half a megabyte); on an accelerator, pieces that bound the float64 copies (128 megabytes).
+_CPU_CHUNK = 2**16
+_ACCELERATOR_CHUNK = 2**24
 
 
 def inner_products(vectors: list[Tensor | None], *, first_is_sum: bool = False) -> Tensor:
@@ -21,46 +28,56 @@ def inner_products(vectors: list[Tensor | None], *, first_is_sum: bool = False) 
     Returns:
         The upper triangle of the matrix of inner products, row by row, in one dimension.
     """
-    flat = [None if vector is None else _flat(vector) for vector in vectors]
-    size, device = next((v.numel(), v.device) for v in flat if v is not None)
-    # Pieces that stay in the CPU's cache, or that bound the float64 copies on an accelerator.
-    chunk = 2**16 if device.type == "cpu" else 2**24
+    flat_vectors = [None if vector is None else _flatten(vector) for vector in vectors]
+    size, device = next((v.numel(), v.device) for v in flat_vectors if v is not None)
+
+    chunk = _CPU_CHUNK if device.type == "cpu" else _ACCELERATOR_CHUNK
     if size <= chunk:
-        return _triangle(flat, first_is_sum)
-    starts = range(0, size, chunk)
-    pieces = ([None if v is None else v[i : i + chunk] for v in flat] for i in starts)
-    return reduce(add, (_triangle(piece, first_is_sum) for piece in pieces))
+        return _upper_triangle(flat_vectors, first_is_sum)
+
+    pieces = (
+        [None if v is None else v[start : start + chunk] for v in flat_vectors]
+        for start in range(0, size, chunk)
+    )
+    return reduce(add, (_upper_triangle(piece, first_is_sum) for piece in pieces))
 
 
-def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+def add_optional(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     """Add two vectors of which either may be missing."""
     if a is None or b is None:
         return b if a is None else a
     return a + b
 
 
-def full_matrices(triangles: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Turn upper triangles, shape `(..., count * (count + 1) / 2)`, into symmetric matrices."""
-    full = np.empty((*triangles.shape[:-1], count, count))
-    rows, columns = np.triu_indices(count)
-    full[..., rows, columns] = triangles
-    full[..., columns, rows] = triangles
-    return full
+def full_matrices(triangles: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Turn upper triangles, shape `(..., n * (n + 1) / 2)`, into symmetric matrices."""
+    matrices = np.empty((*triangles.shape[:-1], n, n))
+    rows, columns = np.triu_indices(n)
+
+    matrices[..., rows, columns] = triangles
+    matrices[..., columns, rows] = triangles
+    return matrices
 
 
-def _triangle(vectors: list[Tensor | None], first_is_sum: bool) -> Tensor:
+def zero_triangle(n: int, device: torch.device | None = None) -> Tensor:
+    """Return the upper triangle of `n` vectors that are all zero."""
+    return torch.zeros(n * (n + 1) // 2, dtype=torch.float64, device=device)
+
+
+def _upper_triangle(vectors: list[Tensor | None], first_is_sum: bool) -> Tensor:
     # No operation more than it takes: amid a backward pass, most of the time of each is its start.
-    double = [None if vector is None else vector.double() for vector in vectors]
-    if first_is_sum and double[0] is not None:
-        for other in double[1:]:
-            double[0] = double[0] if other is None else double[0] - other
-    like = next(vector for vector in double if vector is not None)
-    pairs = combinations_with_replacement(double, 2)
+    doubles = [None if vector is None else vector.double() for vector in vectors]
+    if first_is_sum and doubles[0] is not None:
+        for other in doubles[1:]:
+            doubles[0] = doubles[0] if other is None else doubles[0] - other
+
+    template = next(vector for vector in doubles if vector is not None)
+    pairs = combinations_with_replacement(doubles, 2)
     return torch.stack(
-        [like.new_zeros(()) if a is None or b is None else torch.dot(a, b) for a, b in pairs]
+        [template.new_zeros(()) if a is None or b is None else torch.dot(a, b) for a, b in pairs]
     )
 
 
-def _flat(vector: Tensor) -> Tensor:
+def _flatten(vector: Tensor) -> Tensor:
     dense = vector.detach().to_dense() if vector.is_sparse else vector.detach()
     return (torch.view_as_real(dense) if dense.is_complex() else dense).reshape(-1)

@@ -1,3 +1,5 @@
+"""Gradients with respect to parameters that are whole in every process."""
+
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -9,13 +11,18 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from gradients._recorders.graph import reached_leaves, undisturbed
-from gradients._recorders.inner_products import HALF, added, inner_products
-from gradients._recorders.layers import parameters_by_layer, same_places, sizes_of
+from gradients._recorders.graph import reached_leaves, restoring_buffers_and_rng
+from gradients._recorders.inner_products import (
+    HALF_PRECISION,
+    add_optional,
+    inner_products,
+    zero_triangle,
+)
+from gradients._recorders.layers import current_parameters, parameters_by_layer
 from gradients._recorders.processes import mean_over, union_over
 from gradients._recorders.protocol import Measurement
 
-Row = list[Tensor | None]  # the gradients of one parameter, one per loss
+LossGradients = list[Tensor | None]  # the gradients of one parameter, one per loss
 
 
 class ParameterRecorder:
@@ -28,52 +35,71 @@ class ParameterRecorder:
     """
 
     def __init__(self, model: nn.Module, separate: bool | None) -> None:
-        self.model, self.separate = model, separate
+        self.model = model
+        self.separate = separate
         self.group: dist.ProcessGroup | None = None
-        self.parameters, self.layers, self.owners = parameters_by_layer(model)
-        self.sizes: list[int] | None = sizes_of(self.parameters, self.owners)
+
+        self._by_layer = parameters_by_layer(model)
+        self.layers = self._by_layer.layers
+        self.owners = self._by_layer.owners
+        self.sizes: list[int] | None = self._by_layer.count_by_layer()
+
         self._handles: list[RemovableHandle] = []
-        self._met = False
+        self._has_met_model = False
         self.reset()
 
     def reset(self) -> None:
         """Forget an update that was not finished."""
         self.disarm()
-        self._gradients: dict[int, Row] = {}
+        self._gradients: dict[int, LossGradients] = {}
         self._products: dict[int, Tensor] = {}
         self._reached: NDArray[np.bool_] | None = None
-        self._compiled = False
+        self._has_compiled_part = False
 
     def arm(self, losses: Sequence[Tensor], factor: Tensor, *, whole_update: bool) -> None:
         """Differentiate the single losses, and get ready to read the backward pass of their sum."""
         self.disarm()
-        self.parameters = same_places(self.model, self.parameters, self.layers, self.owners)
-        wanted = [i for i, p in enumerate(self.parameters) if p.requires_grad]
-        half = any(self.parameters[i].dtype in HALF for i in wanted)
-        separate = half if self.separate is None else self.separate
-        reached = np.zeros((len(self.parameters), len(losses)), dtype=bool)
-        leaves, compiled = reached_leaves(losses[0])
-        reached[:, 0] = [id(p) in leaves for p in self.parameters]
-        rows: dict[int, Row] = {i: [None] * len(losses) for i in wanted}
-        with undisturbed(self.model):
-            for column in range(0 if separate else 1, len(losses)):
-                found = _gradient(losses[column], [self.parameters[i] for i in wanted], factor)
-                for i, gradient in zip(wanted, found, strict=True):
-                    rows[i][column] = gradient
+        self._by_layer = current_parameters(self.model, self._by_layer)
+        parameters = self._by_layer.parameters
+
+        trainable = [i for i, p in enumerate(parameters) if p.requires_grad]
+        separate = self.separate
+        if separate is None:
+            separate = any(parameters[i].dtype in HALF_PRECISION for i in trainable)
+
+        reached = np.zeros((len(parameters), len(losses)), dtype=bool)
+        leaves, has_compiled_part = reached_leaves(losses[0])
+        reached[:, 0] = [id(p) in leaves for p in parameters]
+
+        # The first loss has no pass of its own, unless it is asked for: it is what remains when
+        # the gradients of the others are taken away from that of the sum.
+        first_column = 0 if separate else 1
+        gradients: dict[int, LossGradients] = {i: [None] * len(losses) for i in trainable}
+        with restoring_buffers_and_rng(self.model):
+            for column in range(first_column, len(losses)):
+                column_gradients = _differentiate(
+                    losses[column], [parameters[i] for i in trainable], factor
+                )
+                for i, gradient in zip(trainable, column_gradients, strict=True):
+                    gradients[i][column] = gradient
                     reached[i, column] = gradient is not None
-        self._check_met(reached, wanted)
+
+        self._check_dependence(reached, trainable)
         self._reached = reached if self._reached is None else self._reached | reached
-        self._compiled |= compiled
+        self._has_compiled_part |= has_compiled_part
         self._first_is_sum = not separate
+
         # Gradients multiplied on the spot need not be kept, unless more are to be added to them.
         at_once = whole_update and self.group is None and not self._gradients
-        for i, row in rows.items():
-            if reached[i].any():
-                use = partial(self._multiply if at_once else self._keep, i, row)
-                if separate:
-                    use(row[0])
-                else:
-                    self._handles.append(_on_gradient(self.parameters[i], use))
+        for i, loss_gradients in gradients.items():
+            if not reached[i].any():
+                continue
+
+            use_first = partial(self._multiply if at_once else self._keep, i, loss_gradients)
+            if separate:
+                use_first(loss_gradients[0])
+            else:
+                self._handles.append(_on_gradient(parameters[i], use_first))
 
     def disarm(self) -> None:
         """Take the hooks away."""
@@ -90,58 +116,78 @@ class ParameterRecorder:
         self.disarm()
         assert self._reached is not None
         if self.group is not None:
-            self._average(self.group)
-        for i, row in self._gradients.items():
-            self._multiply(i, row, row[0])
-        device = self.parameters[0].device
-        count = self._reached.shape[1]
-        nothing = torch.zeros(count * (count + 1) // 2, dtype=torch.float64, device=device)
-        products = [self._products.get(i, nothing).to(device) for i in range(len(self.parameters))]
-        # What the backward pass of the total did not come by is unknown, not zero.
-        self._reached[[i not in self._products for i in range(len(products))]] = False
-        result = Measurement(torch.stack(products), self._reached, self._compiled)
-        self.reset()
-        return result
+            self._average_over(self.group)
 
-    def _check_met(self, reached: NDArray[np.bool_], wanted: list[int]) -> None:
+        for i, loss_gradients in self._gradients.items():
+            self._multiply(i, loss_gradients, loss_gradients[0])
+
+        parameters = self._by_layer.parameters
+        device = parameters[0].device
+        nothing = zero_triangle(self._reached.shape[1], device)
+        indices = range(len(parameters))
+        products = torch.stack([self._products.get(i, nothing).to(device) for i in indices])
+
+        # What the backward pass of the total did not come by is unknown, not zero.
+        self._reached[[i not in self._products for i in indices]] = False
+
+        # A compiled graph gives zeros to parameters that a loss does not reach.
+        measurement = Measurement(
+            products, self._reached, zero_is_unreached=self._has_compiled_part
+        )
+        self.reset()
+        return measurement
+
+    def _check_dependence(self, reached: NDArray[np.bool_], trainable: list[int]) -> None:
         # Once is enough: a model may well sit out some later steps.
-        self._met |= bool(reached.any())
-        if wanted and not self._met:
+        self._has_met_model |= bool(reached.any())
+
+        if trainable and not self._has_met_model:
             raise ValueError(
                 "losses: none depends on a parameter of `model`; expected losses of this very "
                 "model, not of a copy, and made with gradients enabled"
             )
 
-    def _multiply(self, index: int, row: Row, first: Tensor | None) -> None:
+    def _multiply(self, index: int, loss_gradients: LossGradients, first: Tensor | None) -> None:
         assert self._reached is not None
-        row[0] = first if self._reached[index, 0] else None
-        self._products[index] = inner_products(row, first_is_sum=self._first_is_sum)
-        row.clear()  # so that each gradient goes as soon as it has been used
+        loss_gradients[0] = first if self._reached[index, 0] else None
+        self._products[index] = inner_products(loss_gradients, first_is_sum=self._first_is_sum)
+        loss_gradients.clear()  # so that each gradient goes as soon as it has been used
 
-    def _keep(self, index: int, row: Row, first: Tensor | None) -> None:
+    def _keep(self, index: int, loss_gradients: LossGradients, first: Tensor | None) -> None:
         # A copy: what a hook is given may become `.grad` itself.
-        row[0] = None if first is None else first.detach().clone()
-        before = self._gradients.get(index)
-        self._gradients[index] = row if before is None else list(map(added, before, row))
+        loss_gradients[0] = None if first is None else first.detach().clone()
 
-    def _average(self, group: dist.ProcessGroup) -> None:
+        earlier = self._gradients.get(index)
+        if earlier is not None:
+            loss_gradients = list(map(add_optional, earlier, loss_gradients))
+        self._gradients[index] = loss_gradients
+
+    def _average_over(self, group: dist.ProcessGroup) -> None:
         assert self._reached is not None
-        self._reached = union_over(group, self._reached, self.parameters[0].device)
-        count = self._reached.shape[1]
+        parameters = self._by_layer.parameters
+        self._reached = union_over(group, self._reached, parameters[0].device)
+
+        n_losses = self._reached.shape[1]
         indices = [int(i) for i in np.flatnonzero(self._reached.any(1))]
-        own: list[Tensor] = []
+
+        # Every process must send as much, so that missing gradients go as zeros.
+        message: list[Tensor] = []
         for i in indices:
-            row = self._gradients.get(i, [None] * count)
-            own += [torch.zeros_like(self.parameters[i]) if g is None else g for g in row]
-        means = mean_over(group, own)
+            message += [
+                torch.zeros_like(parameters[i]) if gradient is None else gradient
+                for gradient in self._gradients.get(i, [None] * n_losses)
+            ]
+
+        means = mean_over(group, message)
         self._gradients = {
-            i: list(means[k * count : (k + 1) * count]) for k, i in enumerate(indices)
+            i: list(means[k * n_losses : (k + 1) * n_losses]) for k, i in enumerate(indices)
         }
 
 
-def _gradient(loss: Tensor, inputs: list[Tensor], factor: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(loss: Tensor, inputs: list[Tensor], factor: Tensor) -> tuple[Tensor | None, ...]:
     if not loss.requires_grad:
         return (None,) * len(inputs)
+
     seed = factor.to(loss).reshape(loss.shape)
     return torch.autograd.grad(loss, inputs, seed, retain_graph=True, allow_unused=True)
 

@@ -1,3 +1,5 @@
+"""Which processes share a batch, and what they exchange."""
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -5,7 +7,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradients._settings import check_group
+from gradients._checks import check_group
+from gradients._recorders.fully_sharded import uses_fully_shard
+from gradients._recorders.protocol import Recorder
 
 
 def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
@@ -17,12 +21,15 @@ def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
     check_group(group)
     if group is None or isinstance(group, dist.ProcessGroup):
         return group
+
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
+
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
-            found: dist.ProcessGroup = module.process_group
-            return found if dist.get_world_size(found) > 1 else None
+            wrapper_group: dist.ProcessGroup = module.process_group
+            return wrapper_group if dist.get_world_size(wrapper_group) > 1 else None
+
     raise ValueError(
         f"`model`: {dist.get_world_size()} processes run, and a cosine of one process's share of "
         "the batch means little; expected the DistributedDataParallel or fully_shard model, got "
@@ -31,12 +38,27 @@ def find_group(model: nn.Module, group: object) -> dist.ProcessGroup | None:
     )
 
 
+def settle_group(recorder: Recorder, model: nn.Module, group: object) -> None:
+    """Tell a recorder the processes that share the batch, unless it knows them.
+
+    Raises:
+        ValueError: If the model was sharded after its recorder was made.
+    """
+    if recorder.group is not None:
+        return
+
+    if uses_fully_shard(model):
+        raise ValueError("`model`: sharded since; expected `fully_shard` before the trace")
+    recorder.group = find_group(model, group)
+
+
 def mean_over(group: dist.ProcessGroup, tensors: list[Tensor]) -> list[Tensor]:
     """Average tensors over the processes, in one message."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat, group=group)
-    flat /= dist.get_world_size(group)
-    pieces = flat.split([tensor.numel() for tensor in tensors])
+    message = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(message, group=group)
+    message /= dist.get_world_size(group)
+
+    pieces = message.split([tensor.numel() for tensor in tensors])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
@@ -44,7 +66,8 @@ def union_over(
     group: dist.ProcessGroup, flags: NDArray[np.bool_], device: torch.device
 ) -> NDArray[np.bool_]:
     """Tell where the flag is set in any process."""
-    found = torch.tensor(flags, dtype=torch.int32, device=device)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
-    result: NDArray[np.bool_] = found.cpu().numpy().astype(bool)
-    return result
+    message = torch.tensor(flags, dtype=torch.int32, device=device)
+    dist.all_reduce(message, op=dist.ReduceOp.MAX, group=group)
+
+    union: NDArray[np.bool_] = message.cpu().numpy().astype(bool)
+    return union

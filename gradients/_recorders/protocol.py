@@ -1,3 +1,5 @@
+"""What every recorder can do, and what it hands over at the end of an update."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +12,10 @@ from torch import Tensor
 
 @dataclass
 class Measurement:
-    """Inner products of one update, still scaled and on the device."""
+    """Inner products of one update, still scaled and on the device.
+
+    An item is what is measured by itself: one parameter, or the output of one layer.
+    """
 
     products: Tensor  # (item, pair): upper triangles
     reached: NDArray[np.bool_]  # (item, objective)
@@ -21,7 +26,8 @@ class Recorder(Protocol):
     """Reads the gradients of several losses while their sum is backpropagated.
 
     `arm` comes before each backward pass and `disarm` after it; `measure` ends an update, which
-    may have had several; `reset` forgets one that went wrong.
+    may have had several; `reset` forgets one that went wrong. `gradients._update` draws them
+    along the time.
     """
 
     layers: list[str]

@@ -1,16 +1,13 @@
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
+from probes._exit_analysis.events import EVENTS
 from probes._exit_analysis.leaving import Clusters, check_record
 from resonance_toolkit import check_whole, provenance
 
-Event = Literal["correct", "agrees", "as good"]
-
-_EVENTS: tuple[Event, ...] = get_args(Event)
 _BY_EVENT = ("event", "measure", "layer")
 _BY_BIN = ("measure", "layer", "bin")
 _VARIABLES = {
@@ -65,7 +62,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
     events = _event_indicators(record)
     confidence = record["confidence"].values
     n_measures, n_layers, _ = confidence.shape
-    sizes = {"event": len(_EVENTS), "measure": n_measures, "layer": n_layers, "bin": bins}
+    sizes = {"event": len(EVENTS), "measure": n_measures, "layer": n_layers, "bin": bins}
     results = {
         name: np.full([sizes[dim] for dim in dims], np.nan)
         for name, (dims, _) in _VARIABLES.items()
@@ -100,7 +97,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
             for name, (dims, text) in _VARIABLES.items()
         },
         coords={
-            "event": ("event", list(_EVENTS), {"long_name": "what confidence should tell"}),
+            "event": ("event", list(EVENTS), {"long_name": "what confidence should tell"}),
             "measure": record["measure"],
             "layer": record["layer"],
             "depth": record["depth"],

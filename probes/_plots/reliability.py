@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-    from probes._exit_analysis.reliability import Event
+    from probes._exit_analysis.events import Event
     from probes._exit_analysis.token_statistics import Measure
 
 _RARE_SHARE = 0.01  # of the tokens: the frequency of a bin with fewer is mostly noise

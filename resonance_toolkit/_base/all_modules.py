@@ -18,6 +18,9 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
         if module in visited:
             continue
         visited[module] = None
-        pending.extend(child for child in reversed(module._modules.values()) if child is not None)
+
+        # Most modules are leaves; lists, since a generator would take twice as long.
+        if children := module._modules:
+            pending += [child for child in reversed(children.values()) if child is not None]
 
     return list(visited)

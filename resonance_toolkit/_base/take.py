@@ -1,7 +1,6 @@
 """Data of any kind, as fixed batches: drawn from a source, joined, and cut to size."""
 
 import random
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, groupby
@@ -17,6 +16,7 @@ from resonance_toolkit._base.facts import count_samples
 from resonance_toolkit._base.forms import Batch, Batches, tensors_in
 from resonance_toolkit._base.preserving import preserving_rng
 from resonance_toolkit._base.sources import Request, draw_batches
+from resonance_toolkit._base.warn_user import warn_user
 
 # Samples that are collated at a time where the caller wants all in one batch: a stream must be read
 # in pieces, since its length is unknown.
@@ -100,9 +100,7 @@ def take(
 
     n_samples = sum(count_samples(piece) for piece in pieces)
     if samples is not None and n_samples < samples and not isinstance(samples, AtMost):
-        warnings.warn(
-            f"`samples`: up to {samples} are drawn, data has {n_samples}: all used", stacklevel=3
-        )
+        warn_user(f"`samples`: up to {samples} are drawn, data has {n_samples}: all used")
 
     if model is not None:
         device = device_of(model)

@@ -198,3 +198,43 @@ def test_attention_across_channels_is_labelled_and_has_no_place():
     cls = attention.capture(model, x)["entropy"]
     assert cls.isel(layer=[0, 1]).isnull().all()
     assert cls.isel(layer=[2, 3]).notnull().all()
+
+
+@pytest.mark.parametrize(("way", "kind"), [("grouped", "sdpa"), ("module", "softmax")])
+def test_as_many_tokens_as_channels_are_still_tokens(way, kind):
+    model = Handmade(way)  # four heads of four channels
+    captured = attention.capture(model, torch.randn(2, 4, 16), queries="mean")
+    assert captured["kind"].values.tolist() == [kind]
+
+
+class Scaled(nn.Module):
+    """Values of any size: attention is compared with outputs in proportion to them."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, self.factor * x)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1.0, 1e6])
+def test_the_size_of_the_values_does_not_matter(factor, monkeypatch):
+    from attention import _tap
+
+    x = torch.randn(2, 3, 5, 8)
+    captured = attention.capture(Scaled(factor), x, queries="mean")
+    np.testing.assert_allclose(
+        captured["entropy"], attention.capture(Scaled(1.0), x, queries="mean")["entropy"]
+    )
+
+    describe = _tap.call_from_kernel
+    monkeypatch.setattr(
+        _tap,
+        "call_from_kernel",
+        lambda place, output, arguments, **counts: describe(
+            place, output, arguments | {"scale": 0.1}, **counts
+        ),
+    )
+    with pytest.raises(RuntimeError, match="does not reproduce"):
+        attention.capture(Scaled(factor), x, queries="mean")

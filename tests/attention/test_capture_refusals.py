@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
 import attention
-from attention import _call
+from attention import _tap
 from tests.helpers.small_vit import small_vit
 
 
@@ -79,6 +79,22 @@ def test_a_softmax_that_is_left_out_is_named():
         attention.capture(Gated(), torch.randn(2, 5, 8), queries="mean")
 
 
+def capture_at_once(model, x):
+    attention.capture(model, x, queries="mean")
+
+
+def capture_in_a_body(model, x):
+    with attention.capturing(model, queries="mean"):
+        model(x)
+
+
+@pytest.mark.parametrize("run", [capture_at_once, capture_in_a_body])
+def test_a_warning_points_at_the_line_of_the_user(run):
+    with pytest.warns(UserWarning, match="a softmax was left out") as warned:
+        run(Gated(), torch.randn(2, 5, 8))
+    assert [record.filename for record in warned] == [__file__]
+
+
 def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
     real = F.scaled_dot_product_attention
 
@@ -89,8 +105,8 @@ def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
     def wrong(place, output, arguments, **known):
         return real_description(place, output, arguments | {"scale": 0.1}, **known)
 
-    real_description = _call.of_kernel
-    monkeypatch.setattr("attention._tap.of_kernel", wrong)
+    real_description = _tap.call_from_kernel
+    monkeypatch.setattr("attention._tap.call_from_kernel", wrong)
     x = torch.randn(1, 2, 5, 8)
     with pytest.raises(RuntimeError, match="layer '': the attention read does not reproduce"):
         attention.capture(Sharper(), x, queries="mean")
@@ -100,7 +116,7 @@ def test_what_does_not_reproduce_the_output_is_not_returned(monkeypatch):
 @pytest.mark.parametrize("kind", ["kernel", "softmax"])
 def test_every_layer_is_compared_with_its_own_output(monkeypatch, kind):
     """The second layer alone does not reproduce what it used."""
-    described = getattr(_call, f"of_{kind}")
+    described = getattr(_tap, f"call_from_{kind}")
 
     def wrong(place, *args, **known):
         if place.layer == "1" and kind == "kernel":
@@ -109,7 +125,7 @@ def test_every_layer_is_compared_with_its_own_output(monkeypatch, kind):
             args = (3 * args[0], args[1])  # other scores than those of the softmax
         return described(place, *args, **known)
 
-    monkeypatch.setattr(f"attention._tap.of_{kind}", wrong)
+    monkeypatch.setattr(f"attention._tap.call_from_{kind}", wrong)
     way = "fused" if kind == "kernel" else "aten"
     model = nn.Sequential(Split(way), Split(way))
     with pytest.raises(RuntimeError, match="layer '1': the attention read does not reproduce"):
@@ -135,6 +151,14 @@ BAD = {
 def test_bad_arguments_are_named(name, value):
     with pytest.raises(ValueError, match=f"`{name}`: expected .* got"):
         attention.capture(small_vit(), torch.randn(1, 3, 32, 32), **{name: value})
+
+
+def test_what_is_no_module_is_named():
+    text = r"`model`: expected an nn\.Module, got the class Gated: call it first"
+    with pytest.raises(TypeError, match=text):
+        attention.capture(Gated, torch.ones(1, 3, 8))
+    with pytest.raises(TypeError, match=text), attention.capturing(Gated):
+        pass
 
 
 def test_an_empty_batch_is_refused():

@@ -185,3 +185,41 @@ def test_what_is_done_to_one_result_does_not_show_in_the_next():
     assert not any(coordinate.encoding for coordinate in again.coords.values())
     other = attention.capture(model, x, queries=[0, 4])
     assert other["query"].values.tolist() == [0, 4]
+
+
+def test_results_say_of_how_many_samples_they_are():
+    model, x = small_vit(), torch.randn(5, 3, 32, 32)
+    assert attention.capture(model, x).attrs["n_samples"] == 5
+    with torch.no_grad(), attention.capturing(model) as recording:
+        for part in x.split(2):
+            model(part)
+    assert recording.dataset().attrs["n_samples"] == 5
+
+
+def test_a_recording_says_what_it_is():
+    model = small_vit()
+    with attention.capturing(model, queries=[0, 2]) as recording:
+        assert "n_passes=0, n_layers=0, not complete)" in repr(recording)
+        model(torch.randn(1, 3, 32, 32))
+    assert repr(recording) == (
+        "Recording(VisionTransformer, queries=[0, 2], keys='patches', n_passes=1, n_layers=2, "
+        "complete)"
+    )
+
+
+class Answering(nn.Module):
+    """Returns more than its logits, as models with a loss of their own do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return {"loss": x.mean(), "logits": self.inner(x, x, x)[0].mean(1)}
+
+
+def test_the_prediction_is_the_logits_wherever_they_are_in_the_output():
+    model, x = Answering(), torch.randn(3, 5, 8)
+    result = attention.capture(model, x, queries="mean")
+    with torch.no_grad():
+        np.testing.assert_allclose(result["prediction"], model(x)["logits"], atol=1e-6)

@@ -19,11 +19,13 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     results = {}
+
     for kind in sys.argv[2].split(","):
-        found, state = train(kind, rank, traced=True)
-        _, plain = train(kind, rank, traced=False)
-        same = [torch.equal(value, plain[name]) for name, value in state.items()]
-        results[kind] = {"trace": found.to_dict(), "bitwise": all(same)}
+        trace, state = train(kind, rank, traced=True)
+        _, plain_state = train(kind, rank, traced=False)
+        same = [torch.equal(value, plain_state[name]) for name, value in state.items()]
+        results[kind] = {"trace": trace.to_dict(), "bitwise": all(same)}
+
     results["refused"] = refusals()
     results["compared"] = compared(rank)
     results["noise"] = noises(rank)
@@ -37,6 +39,7 @@ def make_model(kind: str) -> nn.Module:
     model.eval()  # batch statistics of a half are not those of the whole
     if kind.startswith("ddp"):
         return DistributedDataParallel(model)
+
     for block in (model.stem, model.late, model):
         fully_shard(block)
     return model
@@ -47,24 +50,28 @@ def train(kind: str, rank: int, *, traced: bool):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     options = {"level": "activation", "layers": "drop"} if "activation" in kind else {}
     trace = Trace(model, **options)
-    pieces = 2 if "accumulated" in kind else 1
+    n_micro_batches = 2 if "accumulated" in kind else 1
+
     for step in range(2):
         x, y = (part.chunk(2)[rank] for part in make_batch(seed=step))
         optimizer.zero_grad()
-        for index, (a, b) in enumerate(zip(x.chunk(pieces), y.chunk(pieces), strict=True)):
-            last = index == pieces - 1
+
+        micro_batches = zip(x.chunk(n_micro_batches), y.chunk(n_micro_batches), strict=True)
+        for index, (a, b) in enumerate(micro_batches):
+            is_last = index == n_micro_batches - 1
             if kind == "ddp accumulated":
-                model.require_backward_grad_sync = last
-            losses = [loss / pieces for loss in two_losses(model, a, b)]
-            trace.backward(*losses, update=last) if traced else sum(losses).backward()
+                model.require_backward_grad_sync = is_last
+            losses = [loss / n_micro_batches for loss in two_losses(model, a, b)]
+            trace.backward(*losses, update=is_last) if traced else sum(losses).backward()
         optimizer.step()
+
     state = {name: full(p).clone() for name, p in model.named_parameters()}
     return trace.to_dataset(), state
 
 
 def full(parameter: torch.Tensor) -> torch.Tensor:
-    whole = getattr(parameter, "full_tensor", None)
-    return (whole() if whole is not None else parameter).detach()
+    gather = getattr(parameter, "full_tensor", None)
+    return (gather() if gather is not None else parameter).detach()
 
 
 def refusals() -> list[str]:
@@ -102,24 +109,24 @@ def compared(rank: int) -> list[float]:
     model = make_network(dropout=0.0).eval()
     wrapped = DistributedDataParallel(model)
     x, y = (part.chunk(2)[rank] for part in make_batch())
-    found = [
+    comparisons = [
         compare(model, two_losses(model, x, y), group=None),
         compare(model, two_losses(model, x, y), group=dist.group.WORLD),
         compare(wrapped, two_losses(wrapped, x, y)),
     ]
-    return [one["cosine_total"].item() for one in found]
+    return [comparison["cosine_total"].item() for comparison in comparisons]
 
 
-def noises(rank: int) -> list[list[float]]:
+def noises(rank: int) -> list[tuple[list[float], int]]:
     """As `compared`, of four mini-batches."""
     model = make_network(dropout=0.0).eval()
     wrapped = DistributedDataParallel(model)
     x, y = make_batch(size=32)
-    own = torch.arange(32).view(4, 2, 4)[:, rank].flatten()  # half of each eight
-    found = [
+    rows = torch.arange(32).view(4, 2, 4)[:, rank].flatten()  # half of each eight
+    results = [
         noise(
             network,
-            (x[own], y[own]),
+            (x[rows], y[rows]),
             lambda a, b, network=network: two_losses(network, a, b),
             samples=None,
             batch_size=4,
@@ -127,7 +134,7 @@ def noises(rank: int) -> list[list[float]]:
         )
         for network, group in ((model, None), (model, dist.group.WORLD), (wrapped, "auto"))
     ]
-    return [one["cosine_total"].values.tolist() for one in found]
+    return [(one["cosine_total"].values.tolist(), one.attrs["n_samples"]) for one in results]
 
 
 def one_sided(rank: int) -> float:

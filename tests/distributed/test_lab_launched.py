@@ -27,9 +27,18 @@ from tests.distributed.train_launched import interrupt, noting_precision
 ROOT = Path(__file__).parents[2]
 # Batches of 33, the last of 18: unequal parts. SGD, which a wrong scale would not escape.
 RECIPE = Recipe(
-    backbone="vit6", per_class=15, test_per_class=3, batch=33, epochs=2, n=3, trace_every=2,
-    optimizer="sgd", lr=0.01, clip=20.0, attention_epochs=(2,),
-)  # fmt: skip
+    backbone="vit6",
+    per_class=15,
+    test_per_class=3,
+    batch=33,
+    epochs=2,
+    n=3,
+    trace_every=2,
+    optimizer="sgd",
+    lr=0.01,
+    clip=20.0,
+    attention_epochs=(2,),
+)
 # 29 test images: twice 7 for each process, and in the last pass one has none.
 ADAPTIVE = replace(RECIPE, optimizer="adamw", lr=1e-3)  # its steps hang on what it remembers
 PLAIN = replace(RECIPE, n=0, trace_every=0, attention_epochs=(), held_out=0.02, test_per_class=None)
@@ -52,7 +61,7 @@ LAUNCHES = {
         },
     ),
 }
-MEASURED = ("train_loss", "test_loss", "auxiliary_loss", "grad_norm", "cosine_total", "entropy")
+MEASURED = ("train_loss", "test_loss", "auxiliary_loss", "gradient_norm", "cosine_total", "entropy")
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +84,19 @@ def launch(folder, options, cases):
         for name, (recipe, settings) in cases.items()
     }
     (folder / "cases.json").write_text(json.dumps(texts))
+
     for name, (recipe, _) in cases.items():
         if name.endswith("begun alone"):
             interrupt(recipe, folder / f"{name}.pt")
+
     paths = os.pathsep.join([str(ROOT / "examples"), str(ROOT)])
+    script = ROOT / "tests" / "distributed" / "train_launched.py"
+
     # `--cpu --num_processes 2` starts one process unless there is an mpirun; this starts two.
     command = [sys.executable, "-m", "accelerate.commands.launch", *options]
     command += ["--num_processes", "2", "--num_machines", "1", "--main_process_port", "0"]
     command += [] if "--mixed_precision" in options else ["--mixed_precision", "no"]
-    command += [
-        "--dynamo_backend",
-        "no",
-        str(ROOT / "tests" / "distributed" / "train_launched.py"),
-        str(folder),
-    ]
+    command += ["--dynamo_backend", "no", str(script), str(folder)]
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     environment |= {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -155,7 +163,7 @@ def test_an_interrupted_run_goes_on(launched, adaptive, kind, case):
 def test_a_sharded_run_goes_on_alone(launched, adaptive, tmp_path):
     folder, _ = launched("sharded", "adamw, resumed")
     path = shutil.copy(folder / "adamw, resumed.pt", tmp_path)
-    with patch.object(module, "_train_epoch", wraps=module._train_epoch) as trained:
+    with patch.object(module, "train_epoch", wraps=module.train_epoch) as trained:
         compare(train(ADAPTIVE, checkpoint=Path(path)), adaptive)
     assert trained.call_count == 1
 
@@ -197,10 +205,13 @@ def test_fp16_with_its_loss_scaler(monkeypatch, trace_every):
             half = train(recipe)
         finally:
             AcceleratorState._reset_state()
+
     assert seen == {"torch.float16"}
     assert scalers[0].get_scale() == 1024  # no update was skipped
-    for name in (*MEASURED[:3], *(["grad_norm"] if trace_every else [])):
+
+    for name in (*MEASURED[:3], *(["gradient_norm"] if trace_every else [])):
         np.testing.assert_allclose(half[name], full[name], rtol=5e-3, err_msg=name)
+
     if trace_every:
         np.testing.assert_allclose(half["cosine_total"], full["cosine_total"], atol=5e-3)
 
@@ -228,7 +239,7 @@ def compare_halves(half, single):
     assert not np.array_equal(half["train_loss"], single["train_loss"])
     for name, bound in {"train_loss": 0.01, "test_loss": 0.01, "auxiliary_loss": 0.01}.items():
         np.testing.assert_allclose(half[name], single[name], rtol=bound, err_msg=name)
-    np.testing.assert_allclose(half["grad_norm"], single["grad_norm"], rtol=0.05)
+    np.testing.assert_allclose(half["gradient_norm"], single["gradient_norm"], rtol=0.05)
     np.testing.assert_allclose(half["cosine_total"], single["cosine_total"], atol=0.05)
 
 

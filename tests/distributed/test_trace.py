@@ -91,7 +91,8 @@ def test_noise_averages_over_the_processes_it_is_told_of(results):
 
     rows = torch.arange(32).view(4, 8)
     for index, rank in enumerate(results):
-        alone, together, wrapped = rank["noise"]
+        (alone, together, wrapped), n_samples = zip(*rank["noise"], strict=True)
+        assert n_samples == (16, 32, 32)
         np.testing.assert_allclose(alone, cosines(rows.chunk(2, 1)[index]), rtol=1e-12)
         np.testing.assert_allclose(together, cosines(rows), rtol=1e-9)
         np.testing.assert_allclose(wrapped, cosines(rows), rtol=1e-9)

@@ -47,6 +47,23 @@ def test_what_lands_in_grad_is_bitwise_that_of_the_sum(results, case):
     assert all(rank[case][1] for rank in results)
 
 
+def test_a_tensor_parallel_model_is_refused_by_every_verb(results):
+    for rank in results:
+        texts = rank["tensor parallel"]
+        for verb in ("Trace", "Trace, activation"):
+            assert "got DTensors without it (tensor parallel)" in texts[verb]
+        for verb in ("compare", "noise", "initial_norm"):
+            assert "`model`: expected a module that is not sharded" in texts[verb]
+
+
+def test_a_fully_sharded_model_is_for_the_trace_alone(results):
+    for rank in results:
+        texts = rank["fully_shard"]
+        assert texts["Trace"] == texts["Trace, activation"] == ""
+        for verb in ("compare", "noise", "initial_norm"):
+            assert "`model`: expected a module that is not sharded" in texts[verb]
+
+
 def test_a_branch_beside_the_model_gets_its_gradient_once(results):
     for rank in results:
         traced, plain = rank["beside"]

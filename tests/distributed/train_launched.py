@@ -18,10 +18,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook
 
+import lab.training.evaluate
 import lab.training.train
 from lab.studies.sweep import key_of, sweep
 from lab.training import curves
 from lab.training.recipe import Recipe
+from lab.training.run import Run
 from tests.helpers.launch import leave
 
 
@@ -33,6 +35,7 @@ def main(folder: Path) -> None:
         run = run_case(case, folder / f"cache of {name}", folder / f"{name}.pt")
         if PartialState().is_main_process:
             run.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
+
     PartialState().destroy_process_group()
 
 
@@ -47,23 +50,27 @@ def run_case(case: dict[str, Any], cache: Path, begun: Path) -> xr.Dataset:
     os.environ["ACCELERATE_MIXED_PRECISION"] = case["precision"]
     if case.get("sharded"):
         shard()
+
     recipe = Recipe(**case["recipe"])
     checkpoint = cache / f"{key_of(recipe)}.pt"
-    lab.training.train._EVALUATED = case.get("evaluated", 250)
+    lab.training.evaluate.IMAGES_PER_PASS = case.get("evaluated", 250)
+
     if case.get("interrupted"):
         interrupt(recipe, checkpoint)
         copy(checkpoint, begun)
     elif begun.is_file():
         copy(begun, checkpoint)
+
     with (
-        noting_precision() as seen,
+        noting_precision() as precisions,
         patch.object(lab.training.train, "assemble", assemble),
         patch.object(
-            lab.training.train, "_train_epoch", wraps=lab.training.train._train_epoch
+            lab.training.train, "train_epoch", wraps=lab.training.train.train_epoch
         ) as trained,
     ):
         (run,) = sweep([recipe], cache=cache)
-    return run.assign_attrs(computed_in=", ".join(sorted(seen)), trained=trained.call_count)
+
+    return run.assign_attrs(computed_in=", ".join(sorted(precisions)), trained=trained.call_count)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -74,12 +81,12 @@ def copy(source: Path, target: Path) -> None:
     PartialState().wait_for_everyone()
 
 
-def assemble(run: lab.training.train.Run) -> xr.Dataset:
+def assemble(run: Run) -> xr.Dataset:
     """Say in how many processes it was, and in how many shards each weight."""
     trained = run.optimizer.param_groups[0]["params"]  # the model's own may be gathered just now
     (shards,) = {p.device_mesh.size() if isinstance(p, DTensor) else 1 for p in trained}
-    found = curves.assemble(run)
-    return found.assign_attrs(processes=run.accelerator.num_processes, shards=shards)
+    result = curves.assemble(run)
+    return result.assign_attrs(processes=run.accelerator.num_processes, shards=shards)
 
 
 def shard() -> None:
@@ -92,14 +99,15 @@ def interrupt(recipe: Recipe, checkpoint: Path) -> None:
     """Train for one epoch, see that its state is there, and end in the next."""
     evaluated = []
 
-    def once(run: lab.training.train.Run) -> dict[str, float]:
+    def once(run: Run) -> dict[str, float]:
         evaluated.append(1)
         if len(evaluated) == 2:
             raise KeyboardInterrupt
+
         return evaluate(run)
 
-    evaluate = lab.training.train._evaluate
-    with patch.object(lab.training.train, "_evaluate", once):
+    evaluate = lab.training.train.evaluate
+    with patch.object(lab.training.train, "evaluate", once):
         try:
             lab.training.train.train(recipe, checkpoint=checkpoint, every=1)
         except KeyboardInterrupt:
@@ -111,14 +119,14 @@ def interrupt(recipe: Recipe, checkpoint: Path) -> None:
 @contextmanager
 def noting_precision() -> Iterator[set[str]]:
     """In which precision linear layers compute."""
-    seen: set[str] = set()
+    precisions: set[str] = set()
 
     def note(module: nn.Module, _: object, output: Any) -> None:
         if isinstance(module, nn.Linear) and module.training:
-            seen.add(str(output.dtype))
+            precisions.add(str(output.dtype))
 
     with register_module_forward_hook(note):
-        yield seen
+        yield precisions
 
 
 if __name__ == "__main__":  # pytest imports every file here, for its doctests

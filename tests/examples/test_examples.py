@@ -57,14 +57,17 @@ def test_example_runs(name, tmp_path, cache, capsys, monkeypatch):
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1].startswith("wrote ")
     assert output.with_suffix(".png").stat().st_size > 10_000
+
     with xr.open_dataset(output, engine="h5netcdf") as result:
         assert result.data_vars
         described = set(result.data_vars) | set(result.sizes)
         assert [key for key in described if "long_name" not in result[key].attrs] == []
         if name not in NOT_RESULTS:
             assert result.attrs["budget"]
+
     if name in NOT_RESULTS:
         return
+
     record = json.loads(output.with_suffix(".json").read_text())
     assert record["rows"]
     assert not re.search(r"\b1 [a-z]+s\b", record["budget"])  # one of a thing is not plural

@@ -37,11 +37,12 @@ def test_figure_7_divides_by_the_plain_runs(rows_from, monkeypatch):
         losses[0] = np.nan
         dims = ("training", "seed", "step")
         values = {
-            "grad_norm": (dims, norms),
+            "gradient_norm": (dims, norms),
             "loss_aux": (dims, losses),
             "loss_main": (dims, norms),
         }
         runs[name] = xr.Dataset(values, KINDS | {"step": np.arange(4)})
+
     found = rows_from(figure7_dynamics, runs)
     for factor, label in enumerate(("MLP", "CNN", "ViT-6L"), start=2):
         assert found[f"{label}, gradient norm with / without"] == factor
@@ -59,6 +60,7 @@ def test_figure_6_reads_the_last_layer_at_its_three_stages(rows_from, monkeypatc
     run = xr.Dataset(coords=coords)
     for place, name in enumerate(figure6_attention.PUBLISHED):
         run[name] = tuple(coords), value + place * kind
+
     run["weight"] = (*coords, "key"), np.zeros((*shape, 4))
     found = rows_from(figure6_attention, {"vit6": run})
     for place, name in enumerate(("peak", "entropy", "gini", "coverage")):

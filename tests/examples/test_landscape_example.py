@@ -20,15 +20,19 @@ def test_figure_5_runs_and_shows_dilution(tmp_path, capsys):
     printed = capsys.readouterr().out
     with xr.open_dataset(output, engine="h5netcdf") as found:
         assert found["architecture"].values.tolist() == ["MLP", "CNN", "ViT-6L"]
+
         alone = found["std"].sel(covers="backbone").transpose("n", ...).values
         np.testing.assert_array_equal(alone, np.broadcast_to(alone[0], alone.shape))
+
         # Near the initialisation the surface is smooth: its statistics shrink like the length,
         # or, where it is curved (the transformer's), at most like its square.
         change, factor = found["change"].sel(statistic="range") + 1, found["factor"]
         assert bool((change > 0.9 * factor**2).all())
         assert bool((change < 1.1 * factor).all())
+
         flat = {"architecture": ["MLP", "CNN"]}
         np.testing.assert_allclose(change.sel(flat), factor.sel(flat), rtol=0.1)
+
         for name, rows in zip(
             found["architecture"].values, example.PUBLISHED.values(), strict=True
         ):
@@ -38,6 +42,7 @@ def test_figure_5_runs_and_shows_dilution(tmp_path, capsys):
                 line = next(line for line in printed.splitlines() if line.startswith(label))
                 cells = [cell.strip() for cell in line.split("|")]
                 assert cells[1:3] == [f"{published:.4g}", f"{here:.4g}"]
+
     assert output.with_suffix(".png").stat().st_size > 10_000
     assert output.with_suffix(".html").read_text().startswith("<!doctype html>")
 

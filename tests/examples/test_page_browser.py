@@ -11,7 +11,8 @@ from playwright.sync_api import sync_playwright
 import landscape
 import probes
 from lab.results.page import write_page
-from lab.results.report import Row, publish
+from lab.results.publish import publish
+from lab.results.verdicts import Row
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -59,6 +60,7 @@ def show(request, browser):
     yield opened
     assert [url for url in asked if not url.startswith("data:")] == [page.url]
     assert said == []
+
     context.close()
 
 
@@ -70,18 +72,22 @@ def results(tmp_path_factory):
     for name, size in {"": (16, 4), "small": (2, 2)}.items():
         figures[name], ax = plt.subplots(figsize=size, layout="constrained")
         ax.plot([0, 1])
+
     rows = [
         Row("gain of ViT-6L, 20 branches", 9.2, -3.4, note="other sign"),
         Row(LONG, 1.5e-7, float("nan"), note=LONG),
         Row("order by deep cosine", "CB > SB > DFA", "CB > SB > DFA and " * 9, "disagrees"),
         Row("parameters", 123_456_789, 123_456_789, "agrees"),
     ]
+
     budget = f"digits, 20 images per class, 2 epochs, {LONG}"
     publish(xr.Dataset(), figures, rows, output=folder / "table1_wide.nc", budget=budget)
     publish(xr.Dataset(), figures[""], rows[:1], output=folder / "figure2_x.nc", budget="none")
     for figure in figures.values():
         plt.close(figure)
+
     (folder / "table3_broken.log").write_text(f"Traceback\n  {LONG * 4}\nRuntimeError: on fire")
+
     titles = {"table1_wide": f"Does it fit? {LONG}", "figure2_x": "And this?"}
     titles |= {"table3_broken": "Does this fail?", "table4_later": "Not yet run?"}
     write_page(folder, titles, ["table3_broken"])
@@ -92,8 +98,10 @@ def test_results_fit_and_show_everything(results, show):
     page = show(results)
     assert page.evaluate(FITS)
     assert page.title() == "Published and measured"
+
     boxes = page.locator("figure .picture")
     assert boxes.count() == 3
+
     for i in range(3):
         box = boxes.nth(i)
         natural, high, shown, left, right, wide = box.evaluate(
@@ -104,21 +112,28 @@ def test_results_fit_and_show_everything(results, show):
         assert 0 <= left < right <= wide
         assert natural / 2 <= shown <= natural  # so that letters can be read
         assert natural > 2 * high or shown <= right - left
+
         # Both ends come into view.
         box.evaluate("box => { box.scrollLeft = box.scrollWidth }")
         assert box.evaluate("box => box.firstChild.getBoundingClientRect().right") <= right + 1
+
         hint = box.locator("xpath=following-sibling::figcaption")
         assert hint.count() == (natural > 2 * high)
+
         if hint.count():
             assert hint.is_visible() == (page.viewport_size["width"] < 640)
+
     assert page.evaluate(FITS)
+
     for text in ("agrees", "disagrees", "not comparable at this budget"):
         assert page.locator("td", has_text=text).last.is_visible()
+
     for heading in page.locator("h1, h2").all():
         assert heading.is_visible()
         box = heading.bounding_box()
         assert box["x"] >= 0
         assert box["width"] > 100
+
     assert page.locator("h2").count() == 4
     assert page.get_by_text("RuntimeError: on fire").is_visible()
     assert page.get_by_text("No result yet.").is_visible()
@@ -141,8 +156,10 @@ def test_a_surface_is_painted_and_turns(tmp_path, show):
     path.write_text(landscape.html_surface(plane, title="A surface with a rather long title"))
     page = show(path)
     assert page.evaluate(FITS)
+
     canvas = page.locator("canvas")
     assert canvas.evaluate(PAINTED) > 20
+
     before = canvas.screenshot()
     box = canvas.bounding_box()
     page.mouse.move(box["x"] + 100, box["y"] + 100)
@@ -166,6 +183,7 @@ def test_a_text_with_its_exits_is_readable(tmp_path, show):
     assert page.evaluate(FITS)
     assert page.locator("pre").inner_text().replace("\n", "").startswith("the quick brown fox")
     assert page.locator("pre span").count() == count
+
     colours = {
         page.locator(f"pre .e{i}").first.evaluate("e => getComputedStyle(e).backgroundColor")
         for i in range(3)

@@ -19,7 +19,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 GOOD = '''"""Does <b> & "this" work? (table {number})"""
 import matplotlib.pyplot as plt
 import xarray as xr
-from lab.results.report import Row, arguments, publish
+from lab.results.options import arguments
+from lab.results.publish import publish
+from lab.results.verdicts import Row
 args = arguments(__doc__, output="x.nc").parse_args()
 assert args.scale == "smoke" and args.seeds == 3
 figure, ax = plt.subplots(figsize=(3, 2))
@@ -46,6 +48,7 @@ def folder(tmp_path_factory):
         "[2/3] table2_bad",
         "[3/3] table10_good",
     ]
+
     return place
 
 
@@ -81,6 +84,7 @@ class Page(html.parser.HTMLParser):
             self.metas[attrs.get("name", "charset")] = attrs.get("content", attrs.get("charset"))
         if tag == "img":
             self.images.append((attrs["src"], attrs["alt"]))
+
         self.links += [attrs[key] for key in ("href",) if key in attrs]
         self.ids += [attrs["id"]] if "id" in attrs else []
 
@@ -99,11 +103,13 @@ def test_the_page_is_whole_and_needs_no_network(folder):
     assert page.links == ["#table1_good", "#table2_bad", "#table10_good"]
     assert page.ids == [link[1:] for link in page.links]
     assert len(page.images) == 2
+
     for source, alt in page.images:
         kind, content = source.split(",")
         assert kind == "data:image/png;base64"
         assert base64.b64decode(content, validate=True).startswith(b"\x89PNG")
         assert 'Does <b> & "this" work?' in alt
+
     for word in ("http://", "https://", "<script", "@import", "url("):
         assert word not in text
 
@@ -127,9 +133,11 @@ def test_resume_runs_only_what_has_no_result(folder):
     assert done.stdout.splitlines()[0] == "[1/3] table1_good: there already"
     assert "[2/3] table2_bad: done" in done.stdout
     assert (folder / "results" / "table1_good.nc").stat().st_mtime_ns == before
+
     # Another budget is another result: these scripts accept three seeds only.
     done = reproduce(folder, "--seeds", "4", "--resume", "--only", "table1")
     assert "[1/1] table1_good: FAILED" in done.stdout
+
     done = reproduce(folder, "--seeds", "3", "--resume")
     assert "[1/3] table1_good: done" in done.stdout
     assert "[2/3] table2_bad: there already" in done.stdout
@@ -172,18 +180,20 @@ def test_a_damaged_table_is_reported_and_the_others_are_shown(tmp_path, damage):
     (tmp_path / "table3_x.log").write_bytes(b"died of \xff")
     titles = {"table1_x": "One?", "table2_x": "Two?", "table3_x": "Three?", "table4_x": "Four?"}
     assert write_page(tmp_path, titles, ["table3_x"]) == ["table2_x"]
+
     page = Page((tmp_path / "index.html").read_text())
     assert page.open == []
     assert page.ids == list(titles)
     assert "scripts that failed: 1; results that cannot be read: 1." in page.text
     assert "This result cannot be read: table2_x.json is damaged" in page.text
+
     for shown in ("budget: well spent", "died of", "No result yet."):
         assert shown in page.text
 
 
 def test_a_list_names_every_script_and_runs_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reproduce_script, "run", lambda *_, **__: pytest.fail("was run"))
+    monkeypatch.setattr(reproduce_script, "run_script", lambda *_, **__: pytest.fail("was run"))
     reproduce_script.main(["--list"])
     lines = capsys.readouterr().out.splitlines()
     scripts = {path.stem for path in EXAMPLES.glob("*.py")} - {"quickstart", "reproduce"}
@@ -201,11 +211,14 @@ def test_choosing():
         "figure5_landscape",
         "table5_gradient_conflict",
     ]
+
     with pytest.raises(SystemExit, match=r"--only: expected some of figure4.*; got 'tabel1'"):
         find_scripts(EXAMPLES, ["tabel1"])
+
     everything = find_scripts(EXAMPLES)
     assert "reproduce" not in everything
     assert list(everything)[:2] == ["figure4_attention", "figure5_landscape"]
+
     for path in everything.values():
         assert question(path).endswith(("?", ")"))
 

@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import scipy.stats
@@ -56,7 +55,7 @@ def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
     whole = sum(expected.values()).sqrt().item()
     for layer, square in expected.items():
         np.testing.assert_allclose(
-            found["grad_norm"].sel(layer=layer), square.sqrt().item(), rtol=1e-12
+            found["gradient_norm"].sel(layer=layer), square.sqrt().item(), rtol=1e-12
         )
     np.testing.assert_allclose(found["norm_backbone"], whole, rtol=1e-12)
     np.testing.assert_allclose(found["norm_everything"], whole, rtol=1e-12)
@@ -69,8 +68,8 @@ def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
     with pytest.raises(ValueError, match="`branches`: expected a module"):
         gradients.initial_norm(model, (x, y), -1, samples=None)
     each = nn.CrossEntropyLoss(reduction="none")
-    with pytest.raises(ValueError, match=r"`loss_fn`: expected one number .* got \(23,\)"):
-        gradients.initial_norm(model, (x, y), loss_fn=each, samples=None)
+    with pytest.raises(ValueError, match=r"`loss`: expected one number .* got \(23,\)"):
+        gradients.initial_norm(model, (x, y), loss=each, samples=None)
     with pytest.raises(ValueError, match="`model`: expected parameters that require gradients"):
         gradients.initial_norm(model.requires_grad_(False), (x, y), samples=None)
 
@@ -159,7 +158,7 @@ def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
         width = interval.high - interval.low
         np.testing.assert_allclose(found[f"{name}_total_low"], interval.low, atol=0.06 * width)
         np.testing.assert_allclose(found[f"{name}_total_high"], interval.high, atol=0.06 * width)
-    for layer in ("token", "stem.0", "stem.1"):  # each has its own interval
+    for layer in ("", "stem.0", "stem.1"):  # each has its own interval
         at = found.sel(layer=layer)
         interval = scipy.stats.bootstrap(
             (at["cosine"].values,),
@@ -179,57 +178,6 @@ def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
         gradients.noise(model, (x, y), lambda x, y: [model(x)[0].sum()], samples=None)
 
 
-def make_trace(n=8):
-    torch.manual_seed(0)
-    model = make_network()
-    trace = gradients.Trace(model)
-    for step in range(n):
-        trace.backward(*two_losses(model, *make_batch(seed=step)))
-    return trace.to_dataset()
-
-
-def test_plot_trace_draws_the_cosine_and_its_running_mean():
-    trace = make_trace()
-    ax = gradients.plot_trace(trace, smooth=3)
-    zero, smooth, raw = ax.get_lines()
-    assert list(zero.get_ydata()) == [0, 0]
-    np.testing.assert_array_equal(raw.get_ydata(), trace["cosine_total"])
-    values = trace["cosine_total"].values
-    np.testing.assert_allclose(
-        smooth.get_ydata()[1:-1], np.convolve(values, np.ones(3) / 3, "valid")
-    )
-    both = xr.concat([trace, -trace], xr.Variable("architecture", ["ViT", "CNN"]))
-    ax = gradients.plot_trace(both)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ViT", "CNN"]
-    with pytest.raises(ValueError, match="at most one dimension"):
-        gradients.plot_trace(both.expand_dims(seed=2))
-    plt.close("all")
-
-
-def test_plot_layers_draws_every_layer_and_step():
-    trace = make_trace()
-    ax = gradients.plot_layers(trace)
-    drawn = ax.collections[0].get_array()
-    np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), trace["cosine"].values.T)
-    assert [t.get_text() for t in ax.get_yticklabels()] == list(trace["layer"].values)
-    with pytest.raises(ValueError, match=r"expected `cosine \(step, layer\)`"):
-        gradients.plot_layers(trace.isel(step=0))
-    plt.close("all")
-
-
-def test_plot_dynamics_draws_losses_and_norms():
-    trace = make_trace()
-    plain = trace[["loss_main", "grad_norm"]]
-    losses, norms = gradients.plot_dynamics({"plain": plain, "asymmetric": trace})
-    labels = [line.get_label() for line in losses.get_lines()]
-    assert labels == ["plain, main", "asymmetric, main", "asymmetric, auxiliary"]
-    np.testing.assert_array_equal(losses.get_lines()[2].get_ydata(), trace["loss_aux"])
-    np.testing.assert_array_equal(norms.get_lines()[0].get_ydata(), trace["grad_norm"])
-    with pytest.raises(ValueError, match="'x': expected `loss_main` and `grad_norm"):
-        gradients.plot_dynamics({"x": trace[["cosine"]]})
-    plt.close("all")
-
-
 @pytest.mark.parametrize(("branches", "percent"), [(1, -3.0), (20, -33.5), (300, -77.6)])
 def test_dilution_alone_gives_nearly_the_published_reduction_of_the_transformer(branches, percent):
     # Table 4 prints -3.40, -33.68 and -68.78; the main loss's gradient is the same in all cases.
@@ -243,3 +191,56 @@ def test_dilution_alone_gives_nearly_the_published_reduction_of_the_transformer(
     plain = gradients.initial_norm(model, data, samples=None)
     assert round(found["reduction"].item(), 1) == percent
     np.testing.assert_array_equal(found["norm_everything"], plain["norm_backbone"])
+
+
+def test_results_say_of_how_many_samples_and_of_which_loss_they_are():
+    model = make_network(dropout=0.0)
+    data = make_batch(size=30)
+    spread = gradients.noise(
+        model, data, lambda x, y: two_losses(model, x, y), samples=24, batch_size=7, resamples=5
+    )
+    assert spread.attrs["n_samples"] == 24
+
+    linear = nn.Linear(4, 3).double()
+    norms = gradients.initial_norm(linear, data, loss=nn.CrossEntropyLoss(), samples=None)
+    assert norms.attrs["n_samples"] == 30
+    assert norms.attrs["loss"] == "CrossEntropyLoss"
+    assert {"samples", "loss_fn"}.isdisjoint(norms.attrs)
+
+
+def test_summaries_are_made_under_either_spelling():
+    assert gradients.summarize is gradients.summarise
+
+
+def test_the_share_of_conflicts_is_of_layers_in_a_trace_and_of_steps_in_its_summary():
+    cosine = np.array([[0.5, -0.5, -0.1, np.nan], [0.2, 0.3, -0.4, np.nan]])
+    parts = {"dot": cosine, "norm_main": np.ones_like(cosine), "norm_aux": np.ones_like(cosine)}
+    trace = xr.Dataset({name: (("step", "layer"), values) for name, values in parts.items()})
+    trace = trace.assign_coords(step=[0, 1], layer=list("abcd"))
+
+    by_step = gradients.regroup(trace, list("abcd"))["conflict_share"]
+    np.testing.assert_allclose(by_step, [2 / 3, 1 / 3])  # of the three layers with a cosine
+    assert by_step.attrs["long_name"] == "share of layers whose gradients conflict"
+
+    by_layer = gradients.summarise(trace.assign(cosine=trace["dot"]), "cosine")["conflict_share"]
+    np.testing.assert_allclose(by_layer, [0, 0.5, 1, np.nan])
+    assert by_layer.attrs["long_name"] == "share of steps with a negative cosine"
+
+
+class ByKeyword(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, *, pixels, factor):
+        return self.linear(pixels) * factor
+
+
+def test_initial_norm_calls_a_model_as_its_inputs_ask_for():
+    x, y = make_batch(size=10)
+    linear = nn.Linear(4, 3).double()
+    expected = gradients.initial_norm(linear, (x, y), samples=None)
+    inputs = {"pixels": x, "factor": torch.ones(10, 1).double()}
+    named = gradients.initial_norm(ByKeyword(linear), (inputs, y), samples=None)
+    np.testing.assert_array_equal(named["norm_backbone"], expected["norm_backbone"])
+    assert named.attrs["n_samples"] == 10

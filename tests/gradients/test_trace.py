@@ -57,7 +57,7 @@ def cosine(pairs):
 
 
 OWNERS = {
-    "token": ["token"],
+    "": ["token"],  # the root's own
     "stem.0": ["stem.0.weight", "stem.0.bias"],
     "stem.1": ["stem.1.weight", "stem.1.bias"],
 }
@@ -88,7 +88,7 @@ def test_every_number_equals_two_separate_graphs(separate):
     np.testing.assert_allclose(found["loss_main"], losses[0].item())
     np.testing.assert_allclose(found["loss_aux"], losses[1].item())
     whole = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
-    np.testing.assert_allclose(found["grad_norm"], whole, rtol=1e-11)
+    np.testing.assert_allclose(found["gradient_norm"], whole, rtol=1e-11)
 
 
 @pytest.mark.parametrize("separate", [None, True])
@@ -126,7 +126,8 @@ def test_regrouping_is_exact():
         regroup(trace.to_dataset(), {})
     with pytest.raises(ValueError, match="`trace`: expected a dimension `layer`"):
         regroup(trace.to_dataset().drop_dims("layer"), "stem")
-    overlapping = regroup(trace.to_dataset(), ["stem.*", "stem.1", "**"]).isel(step=0)
+    overlapping = {"stem": "stem.*", "norm": "stem.1", "all": "**"}
+    overlapping = regroup(trace.to_dataset(), overlapping).isel(step=0)
     np.testing.assert_allclose(overlapping["cosine"][0], found["cosine"].sel(layer="stem"))
     np.testing.assert_allclose(overlapping["cosine"][2], found["cosine_total"])
 

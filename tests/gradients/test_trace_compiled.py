@@ -22,7 +22,7 @@ def fresh_compiler():
 
 # Dynamo looks at `.grad` of what comes out of the first block.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("how", ["whole", "in place", "by block"])
+@pytest.mark.parametrize("how", ["whole", "in place", "by block", "method"])
 def test_compiled_models(how, fresh_compiler):
     states = []
     for traced in (False, True):
@@ -32,6 +32,8 @@ def test_compiled_models(how, fresh_compiler):
             called = torch.compile(model, backend="aot_eager")
         elif how == "in place":
             model.compile(backend="aot_eager")
+        elif how == "method":
+            model.forward = torch.compile(model.forward, backend="aot_eager")
         else:
             model.stem.compile(backend="aot_eager")
             model.late.compile(backend="aot_eager")
@@ -56,4 +58,14 @@ def test_the_compiler_gets_its_setting_back(fresh_compiler):
     one.close()
     assert not config.donated_buffer  # the other still needs it
     del two
+    assert config.donated_buffer
+
+
+def test_a_compiled_method_keeps_its_buffers_too(fresh_compiler):
+    config = torch._functorch.config
+    config.donated_buffer = True
+    model = make_network()
+    model.stem.forward = torch.compile(model.stem.forward, backend="aot_eager")
+    with Trace(model):
+        assert not config.donated_buffer
     assert config.donated_buffer

@@ -52,7 +52,7 @@ def test_one_loss_records_norms():
     trace = Trace(model)
     trace.backward(two_losses(model, *batch)[0])
     found = trace.to_dataset()
-    assert set(found.data_vars) == {"norm_main", "loss_main", "grad_norm"}
+    assert set(found.data_vars) == {"norm_main", "loss_main", "gradient_norm"}
     norm = model.stem[0].weight.grad.square().sum() + model.stem[0].bias.grad.square().sum()
     np.testing.assert_allclose(found["norm_main"].sel(layer="stem.0"), [norm.sqrt().item()])
 
@@ -122,14 +122,14 @@ def test_a_loss_without_a_graph_is_unreached():
     trace.backward(two_losses(model, *batch)[0], torch.zeros(()).double())
     found = trace.to_dataset()
     assert np.isnan(found["cosine_total"]).all()
-    assert np.isfinite(found["grad_norm"]).all()
+    assert np.isfinite(found["gradient_norm"]).all()
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"every": 0}, "`every`: expected a whole number of at least 1, got 0"),
-        ({"level": "neuron"}, "`level`: expected 'parameter' or 'activation', got 'neuron'"),
+        ({"level": "neuron"}, "`level`: expected one of parameter, activation, got 'neuron'"),
         ({"level": "activation"}, "`layers`: expected names of layers with level='activation'"),
         ({"layers": ["stem"]}, "`layers`: expected None"),
         ({"objectives": ["a", "a"]}, "`objectives`: expected different names"),

@@ -44,7 +44,7 @@ def test_an_overflowing_gradient_is_nan_and_training_goes_on():
         trace.backward(*(1e6 * loss for loss in two_losses(model, *batch)))
     found = trace.to_dataset()
     assert found.sizes["step"] == 2
-    for name in ("dot", "norm_main", "norm_aux", "cosine_total", "grad_norm"):
+    for name in ("dot", "norm_main", "norm_aux", "cosine_total", "gradient_norm"):
         assert np.isnan(found[name]).all(), name
     assert np.isfinite(found["loss_main"]).all()
 

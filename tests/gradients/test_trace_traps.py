@@ -37,7 +37,7 @@ def test_parameters_that_are_replaced_are_followed():
     dot = sum((a * b).sum().item() for a, b in pairs)
     found = trace.to_dataset().isel(step=0)
     np.testing.assert_allclose(found["dot"].sel(layer="stem.0"), dot, rtol=1e-11)
-    assert np.isfinite(found["dot"].sel(layer=["token", "stem.1"])).all()
+    assert np.isfinite(found["dot"].sel(layer=["", "stem.1"])).all()
 
 
 @pytest.mark.parametrize("name", ["extra", "head"])
@@ -49,6 +49,14 @@ def test_parameters_that_come_or_change_shape_are_refused(name):
     with pytest.raises(ValueError, match=f"that it had when the trace was made, got .* {name};"):
         trace.backward(main, auxiliary)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_parameter_that_the_model_itself_gains_is_refused_in_words():
+    model = quiet_network()
+    trace = Trace(model)
+    model.second_token = nn.Parameter(torch.zeros(8).double())
+    with pytest.raises(ValueError, match=r"got others in \(the model's own\); make a new trace"):
+        trace.backward(*two_losses(model, *make_batch()))
 
 
 def test_losses_of_another_model_are_refused():
@@ -70,7 +78,7 @@ def test_a_model_may_sit_out_a_later_step():
     trace.backward(2 * other, 3 * other)
     last = trace.to_dataset().isel(step=1)
     assert np.isnan(last["cosine_total"])
-    assert np.isnan(last["grad_norm"])  # not zero: there was none
+    assert np.isnan(last["gradient_norm"])  # not zero: there was none
     assert last["loss_aux"] == 3
 
 
@@ -138,7 +146,7 @@ def test_a_broken_loss_is_nan_and_later_steps_are_not():
     for name in ("dot", "norm_main", "norm_aux", "cosine"):
         known = found[name].notnull().any("layer")
         assert known.values.tolist() == [False, False, True], name
-    assert np.isnan(found["grad_norm"]).values.tolist() == [True, True, False]
+    assert np.isnan(found["gradient_norm"]).values.tolist() == [True, True, False]
     summary = gradients.summarise(found)
     assert summary["n_steps"] == 1
     assert summary["mean"] == found["cosine_total"][2]

@@ -80,23 +80,23 @@ class Handmade(nn.Module):
         return F.scaled_dot_product_attention(q, k[:, :1], v[:, :1])
 
 
-def _timm(name, size, count, **settings):
+def _timm(name, size, n_layers, **settings):
     def build():
-        return timm.create_model(name, **settings), image(size), count
+        return timm.create_model(name, **settings), image(size), n_layers
 
     return build
 
 
-def _encoder(count=2, **settings):
+def _encoder(**settings):
     def build():
         layer = nn.TransformerEncoderLayer(16, 4, 32, **settings)
-        return nn.TransformerEncoder(layer, count, enable_nested_tensor=False), tokens(5, 3, 16), 2
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), tokens(5, 3, 16), 2
 
     return build
 
 
-def _plain(make, x, count):
-    return lambda: (make(), x, count)
+def _plain(make, x, n_layers):
+    return lambda: (make(), x, n_layers)
 
 
 _SMALL = {
@@ -110,11 +110,12 @@ _MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
 _TEXT = {"vocab_size": 60, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 
 
-def _hf(kind, x, count, attention, **settings):
+def _hf(kind, make_x, n_layers, attention, **settings):
     def build():
         config = getattr(transformers, f"{kind}Config")(**settings)
-        model = getattr(transformers, f"{kind}Model")
-        return model._from_config(config, attn_implementation=attention), x(), count
+        model_class = getattr(transformers, f"{kind}Model")
+        model = model_class._from_config(config, attn_implementation=attention)
+        return model, make_x(), n_layers
 
     return build
 
@@ -237,11 +238,14 @@ MODELS = {
 def build(name):
     """Build one model, the same each time, with an input."""
     torch.manual_seed(0)
-    model, x, count = MODELS[name]()
-    with torch.no_grad():  # at its initial values, attention is all but uniform
+    model, x, n_layers = MODELS[name]()
+
+    # At its initial values, attention is all but uniform.
+    with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    return model.eval(), x, count
+
+    return model.eval(), x, n_layers
 
 
 def call(model, x):

@@ -34,16 +34,18 @@ def make_batch(size=16, seed=0, dtype=torch.float64) -> tuple[Tensor, Tensor]:
 
 
 def two_losses(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the main output, and 0.3 times that of the auxiliary one, class by class."""
     logits, side = model(x)
-    target = F.one_hot(y, 3).to(side)
-    auxiliary = F.binary_cross_entropy_with_logits(side.float(), target.float())
-    if side.dtype == torch.float64:
-        auxiliary = F.binary_cross_entropy_with_logits(side, target)
+
+    # In float32 at least: a loss in half precision would round what is to be compared.
+    dtype = torch.promote_types(side.dtype, torch.float32)
+    one_hot = F.one_hot(y, 3).to(dtype)
+    auxiliary = F.binary_cross_entropy_with_logits(side.to(dtype), one_hot)
     return F.cross_entropy(logits.to(auxiliary), y), 0.3 * auxiliary
 
 
 def gradients_of(loss: Tensor, model: nn.Module) -> dict[str, Tensor | None]:
     """By autograd alone, on the graph of this loss alone."""
     names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
-    return dict(zip(names, found, strict=True))
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    return dict(zip(names, gradients, strict=True))

@@ -11,27 +11,37 @@ def reference(model, batch, dtype=torch.float64, context=torch.enable_grad):
     """Cosine over the shared parameters, from two graphs."""
     twin = copy.deepcopy(model).to(dtype)
     x, y = batch
-    found = []
-    for index in (0, 1):
+
+    main, auxiliary = {}, {}
+    for index, by_name in enumerate((main, auxiliary)):
         with context():
             loss = two_losses(twin, x.to(dtype), y)[index]
-        found.append(gradients_of(loss, twin))
-    pairs = [(a, found[1][n]) for n, a in found[0].items() if None not in (a, found[1][n])]
-    a, b = (torch.cat([pair[i].flatten().double() for pair in pairs]) for i in (0, 1))
+        by_name.update(gradients_of(loss, twin))
+
+    shared = [name for name in main if main[name] is not None and auxiliary[name] is not None]
+    a = torch.cat([main[name].flatten().double() for name in shared])
+    b = torch.cat([auxiliary[name].flatten().double() for name in shared])
     return (a @ b / a.norm() / b.norm()).item()
 
 
 def train(backward, model, *, context=None, dtype=torch.float32, after=lambda: None):
+    """Three steps; `after(optimizer)`, if it takes one, stands for the optimizer's own step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(3)
+
     for step in range(3):
         optimizer.zero_grad()
         x, y = make_batch(seed=step, dtype=dtype)
         with context() if context else torch.enable_grad():
             losses = two_losses(model, x, y)
         backward(*losses)
-        after(optimizer) if after.__code__.co_argcount else optimizer.step()
-    return {k: v.clone() for k, v in model.state_dict().items()}
+
+        if after.__code__.co_argcount:
+            after(optimizer)
+        else:
+            optimizer.step()
+
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 def assert_same_bits(one, other):

@@ -6,6 +6,7 @@ from torch import nn
 
 import probes
 from lab.backbones import asymmetric_paper as backbones
+from lab.backbones.build import build_backbone
 
 # Table 25: stage, channels, resolution, blocks.
 COATNET = {
@@ -28,6 +29,7 @@ def test_coatnet_has_the_published_stages():
         kinds = [type(m).__name__ for m in stage.modules()]
         kind = "Conv2d" if name == "s0" else BLOCKS.get(name, "TransformerBlock2d")
         assert kinds.count(kind) == blocks, name
+
     assert model.head(h).shape == (2, 100)
 
 
@@ -54,6 +56,7 @@ def test_coatnet_learns_a_batch_by_heart():
         loss = nn.functional.cross_entropy(model(x), y)
         (loss + probe.loss(y)).backward()
         optimizer.step()
+
     assert loss < 0.1
     assert all(p.grad is not None for p in model.parameters())
 
@@ -75,6 +78,7 @@ def test_attachment_points_have_the_published_widths(name):
     probe = probes.attach(model, backbones.LAYERS[name], n=1, sample=sample)
     assert tuple(probe._by_layer()[layer].width for layer in probe.layers) == WIDTHS[name]
     assert probe.settings.classes == (100 if name == "coatnet" else 1000)
+
     if name.startswith("vit"):
         assert {pool.kind for pool in probe.pools.values()} == {"cls"}
         assert probe.layers == [f"blocks.{block - 1}" for block in (3, 6, 9)]
@@ -89,3 +93,15 @@ def test_coatnet_can_be_probed_at_s2_as_well():
 def test_every_backbone_names_its_attachment_points():
     built = {n for n in backbones.__all__ if n != "LAYERS"}
     assert built == set(backbones.LAYERS)
+
+
+@pytest.mark.parametrize("name", list(backbones.LAYERS))
+def test_every_backbone_is_built_for_the_images_at_hand(name):
+    channels = 3 if name in ("resnet18", "resnet50", "vit_small", "vit_base") else 1
+    model = build_backbone(name, 7, image=16, channels=channels).eval()
+    assert model(torch.randn(2, channels, 16, 16)).shape == (2, 7)
+
+
+def test_an_unknown_backbone_is_refused():
+    with pytest.raises(ValueError, match=r"`backbone`: expected one of mlp, cnn.*got 'perceptron'"):
+        build_backbone("perceptron", 10, image=8, channels=1)

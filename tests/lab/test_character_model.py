@@ -49,6 +49,7 @@ def test_forward_equals_plain_matrix_arithmetic():
     model = CharacterModel(9, depth=2).double()
     for p in model.parameters():  # norms away from one
         p.data += 0.1 * torch.randn_like(p)
+
     ids = torch.randint(9, (1, 6))
     x = model.embedding.weight.detach().numpy()[ids[0].numpy()]
     for layer in model.layers:
@@ -58,6 +59,7 @@ def test_forward_equals_plain_matrix_arithmetic():
         gate = x @ w["gate.weight"].T
         hidden = gate / (1 + np.exp(-gate)) * (x @ w["up.weight"].T)
         x = _norm(x + hidden @ w["down.weight"].T, w["norm_feed.weight"])
+
     logits = x @ model.head.weight.detach().numpy().T
     np.testing.assert_allclose(model(ids)[0].detach(), logits, rtol=1e-10, atol=1e-12)
 

@@ -15,6 +15,7 @@ def test_digits_are_stratified_and_standardised():
     images = digits()
     assert (len(images.x_train), len(images.x_test)) == (1437, 360)
     assert (images.classes, images.image, images.channels) == (10, 8, 1)
+
     counts = torch.bincount(images.y_test)
     assert counts.min() >= 34
     assert counts.max() <= 38
@@ -51,10 +52,13 @@ def test_sets_that_are_not_there_say_how_to_get_them(tmp_path, monkeypatch):
     for name, kind in (("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")):
         with pytest.raises(FileNotFoundError, match=rf"datasets\.{kind}\(.*download=True"):
             load(name)
+
     with pytest.raises(FileNotFoundError, match=r"datasets\.FashionMNIST"):
         load("fashion-mnist")
+
     with pytest.raises(FileNotFoundError, match=r"no file nowhere\.npz; expected an \.npz"):
         load("nowhere.npz")
+
     with pytest.raises(FileNotFoundError, match=r"no folder .*train; .*image-net\.org"):
         load(tmp_path)
 
@@ -72,6 +76,7 @@ def test_torchvision_sets_are_read(tmp_path, monkeypatch):
     rows = rng.integers(0, 256, (2, 3072), dtype=np.uint8)
     for name, _ in [*kind.train_list, *kind.test_list]:
         (folder / name).write_bytes(pickle.dumps({"data": rows, "labels": [3, 9]}))
+
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
     monkeypatch.setenv("RESONANCE_DATA", str(tmp_path))
     monkeypatch.setattr(kind, "_check_integrity", lambda self: True)
@@ -79,6 +84,7 @@ def test_torchvision_sets_are_read(tmp_path, monkeypatch):
     load.cache_clear()
     images = load("cifar10")
     assert (len(images.x_train), len(images.x_test), images.classes) == (10, 2, 10)
+
     raw = rows.reshape(2, 3, 32, 32) / 255
     mean, std = (f(raw, axis=(0, 2, 3), keepdims=True) for f in (np.mean, np.std))
     np.testing.assert_allclose(images.x_test, (raw - mean) / std, atol=1e-4)
@@ -93,17 +99,22 @@ def test_folders_are_read_as_they_are_needed(tmp_path):
             folder.mkdir(parents=True)
             for index in range(count):
                 Image.new("RGB", (300, 260), (colour,) * 3).save(folder / f"{index}.png")
+
     images = load(tmp_path)
     assert (images.classes, images.image, images.channels) == (2, 224, 3)
+
     few = subset(images, 2, seed=1)
     assert few.y_train.tolist() == [0, 0, 1, 1]
+
     (x, y), (x_augmented, _) = (
         next(batches(few, "train", [torch.tensor([0, 3])], augment=augment)) for augment in (0, 1)
     )
     assert x.shape == x_augmented.shape == (2, 3, 224, 224)
     assert y.tolist() == [0, 1]
+
     expected = [(0 - 0.485) / 0.229, (1 - 0.485) / 0.229]
     np.testing.assert_allclose(x[:, 0, 100, 100], expected, rtol=1e-5)
+
     run = train(Recipe(backbone="resnet18", data=str(tmp_path), image=64, epochs=1, batch=6))
     assert run["diverged"].item() == 0
 
@@ -112,9 +123,11 @@ def test_subsets_have_so_many_of_each_class():
     few = subset(digits(), 7, 3, seed=1)
     assert torch.bincount(few.y_train).tolist() == [7] * 10
     assert torch.bincount(few.y_test).tolist() == [3] * 10
+
     other = subset(digits(), 7, 3, seed=2)
     assert not torch.equal(few.x_train, other.x_train)
     assert torch.equal(few.x_test, other.x_test)
+
     with pytest.raises(ValueError, match=r"`per_class`: expected 1 to 139 of the train images"):
         subset(digits(), 200)
 
@@ -143,8 +156,10 @@ def test_a_held_out_tenth_is_stratified_and_disjoint():
     images = digits()
     searched = hold_out(images, 0.1, seed=3)
     assert len(searched.y_train) + len(searched.y_test) == len(images.y_train)
+
     shares = torch.bincount(searched.y_test) / torch.bincount(images.y_train)
     assert ((shares - 0.1).abs() < 0.01).all()
+
     whole = torch.cat([searched.x_train, searched.x_test]).flatten(1)
     assert torch.equal(whole.sum(0), images.x_train.flatten(1).sum(0)) or torch.allclose(
         whole.sum(0), images.x_train.flatten(1).sum(0), atol=1e-3
@@ -159,9 +174,11 @@ def test_label_noise_flips_to_other_classes_alike(share):
     wrong = noisy != y
     assert abs(wrong.double().mean().item() - share) < 0.01
     assert torch.equal(noisy, corrupt(clean, share, seed=5).y_train)
+
     if share:
         shifts = torch.bincount((noisy - y)[wrong] % 10, minlength=10)[1:] / wrong.sum()
         assert ((shifts - 1 / 9).abs() < 0.015).all()
+
     with pytest.raises(ValueError, match="`label_noise`: expected a probability"):
         corrupt(clean, 1.5)
 
@@ -173,6 +190,7 @@ def test_crops_and_flips_only_move_pixels():
     ((moved, labels),) = batches(images, "train", rows, augment=True, seed=1)
     assert moved.shape == x.shape
     assert torch.equal(labels, y)
+
     black = x.amin((0, 2, 3))  # not 0, which is the mean colour of normalised images
     flips, shifts = 0, set()
     for image, result in zip(x, moved, strict=True):
@@ -186,7 +204,9 @@ def test_crops_and_flips_only_move_pixels():
         }
         matches = [k for k, w in windows.items() if torch.equal(w.flip(-1) if k[2] else w, result)]
         assert len(matches) == 1
+
         flips += matches[0][2]
         shifts.add(matches[0][:2])
+
     assert 3 < flips < 17
     assert len(shifts) > 8

@@ -1,3 +1,5 @@
+"""Sweeps: what is kept, what is made again, and what ends without doing harm."""
+
 import errno
 import os
 import signal
@@ -16,7 +18,8 @@ import torch
 import xarray as xr
 
 from lab.studies import sweep as module
-from lab.studies.sweep import executing, key_of, sweep
+from lab.studies.executing import executing
+from lab.studies.sweep import key_of, sweep
 from lab.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -36,15 +39,15 @@ def _one_thread():
 @pytest.fixture
 def trained(monkeypatch):
     """What was really trained."""
-    done = []
+    trained_recipes = []
 
     def counted(recipe, **settings):
-        done.append(recipe)
+        trained_recipes.append(recipe)
         return train(recipe, **settings)
 
     train = module.train
     monkeypatch.setattr(module, "train", counted)
-    return done
+    return trained_recipes
 
 
 def test_finished_runs_are_not_repeated(tmp_path, trained):
@@ -63,6 +66,7 @@ def test_keys_follow_recipe_and_data_not_the_path(tmp_path):
     paths = [tmp_path / name for name in ("a.npz", "b.npz", "c.npz")]
     for path in paths[:2]:
         np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+
     np.savez(paths[2], x_train=x, y_train=1 - y, x_test=x, y_test=y)
     same, moved, other = (key_of(replace(TINY, data=str(path))) for path in paths)
     assert same == moved != other
@@ -113,6 +117,7 @@ def test_keys_follow_every_setting(name, tmp_path):
         x, y = np.zeros((4, 4, 4), np.uint8), np.arange(4) % 2
         x[1:] = 9
         np.savez(value, x_train=x, y_train=y, x_test=x, y_test=y)
+
     assert value != getattr(Recipe(), name)
     assert key_of(replace(Recipe(), **{name: value})) != key_of(Recipe())
     assert key_of(replace(Recipe(), **{name: getattr(Recipe(), name)})) == key_of(Recipe())
@@ -129,6 +134,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path, trained, monkeypatch):
         patch.setattr(module, "train", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sweep(RECIPES, cache=tmp_path)
+
     sweep(RECIPES, cache=tmp_path)
     assert trained == RECIPES
 
@@ -139,11 +145,14 @@ def test_a_killed_sweep_repeats_no_finished_run(tmp_path):
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     victim = subprocess.run(script, env=environment, timeout=120)
     assert victim.returncode == -signal.SIGKILL
+
     finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.nc")}
     assert 0 < len(finished) < len(RECIPES)
+
     runs = sweep(RECIPES, cache=tmp_path)
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.nc")}
     assert finished.items() <= after.items()
+
     fresh = sweep(RECIPES, cache=tmp_path / "elsewhere")
     for a, b in zip(runs, fresh, strict=True):
         xr.testing.assert_identical(a, b)
@@ -157,6 +166,7 @@ def test_a_damaged_entry_is_made_again(tmp_path, trained, damage):
     path.write_bytes(content[: len(content) // 2] if damage == "half" else damage)
     with pytest.warns(UserWarning, match="in the cache is damaged, run again"):
         (again,) = sweep(RECIPES[:1], cache=tmp_path)
+
     xr.testing.assert_identical(whole, again)
     assert len(trained) == 2
     assert path.read_bytes()[:4] == content[:4]
@@ -171,6 +181,7 @@ def test_a_full_disk_leaves_no_entry(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         sweep(RECIPES[:1], cache=tmp_path)
+
     assert list(tmp_path.iterdir()) == []
 
 
@@ -191,12 +202,15 @@ def test_dask_finishes_though_a_worker_is_killed(tmp_path):
     ):
         pids = client.run(os.getpid)
         assert len(pids) == 2
+
         killer = threading.Thread(target=_kill_when_busy, args=(tmp_path / "dask", pids))
         killer.start()
         with executing(Namespace(processes=None, dask=cluster.scheduler_address)) as executor:
             found = sweep(recipes, cache=tmp_path / "dask", executor=executor)
+
         killer.join()
         assert set(client.run(os.getpid).values()) != set(pids.values())
+
     for a, b in zip(expected, found, strict=True):
         xr.testing.assert_identical(a, b)
 

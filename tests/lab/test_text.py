@@ -21,6 +21,7 @@ def test_parts_are_consecutive_and_the_vocabulary_is_that_of_training():
     assert corpus.decode(corpus.calibration) == body[401:602].replace("y", "")
     assert corpus.decode(corpus.validation) == body[602:].replace("y", "")
     assert corpus.unknown == (0, body[401:602].count("y"), body[602:].count("y"))
+
     with pytest.warns(UserWarning, match="34% of validation has characters that training lacks"):
         report(corpus)
 
@@ -44,9 +45,11 @@ def test_report_agrees_with_sets_of_strings():
             cell = found.sel(part=part, length=n)
             assert cell["contexts"] == len(set(grams))
             assert cell["overlap"] == pytest.approx(np.mean([g in seen for g in grams]), abs=1e-15)
+
         tiles = [body[i : i + 64] for i in range(0, len(body) - 63, 64)]
         share = np.mean([tile in parts["train"] for tile in tiles])
         assert found["window_overlap"].sel(part=part) == pytest.approx(share)
+
         matches = [
             np.mean([a == b for a, b in zip(body, body[k:], strict=False)]) for k in range(1, 9)
         ]
@@ -54,6 +57,7 @@ def test_report_agrees_with_sets_of_strings():
         assert match >= 0.9 * max(matches)
         assert lag > 8 or match == pytest.approx(matches[int(lag) - 1])
         assert np.isnan(found["period"].sel(part=part))
+
     assert "distinct characters" in show(found)
 
 
@@ -99,12 +103,15 @@ def test_a_file_is_read_and_nothing_stands_in_for_it(tmp_path):
     path = tmp_path / "text.txt"
     with pytest.raises(FileNotFoundError, match=r"`text`: no file .*text\.txt"):
         text.load(path)
+
     path.write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match="got an empty text"):
         text.load(path)
+
     path.write_text("too short", encoding="utf-8")
     with pytest.raises(ValueError, match="expected at least 65 known characters for train"):
         text.load(path)
+
     path.write_text(PROSE, encoding="utf-8")
     assert text.load(path).name == "text.txt"
 

@@ -1,3 +1,5 @@
+"""One training run, against the same written out by hand."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +33,7 @@ def test_the_loop_is_plain_training(kind, clip):
     optimizer = torch.optim.AdamW(learned, lr=3e-3, weight_decay=1e-2)
     if kind == "sgd":
         optimizer = torch.optim.SGD(learned, lr=3e-3, momentum=0.9, weight_decay=1e-2)
+
     for epoch in range(3):
         generator = torch.Generator().manual_seed(42_000 + epoch)
         correct, total = 0, 0.0
@@ -44,18 +47,24 @@ def test_the_loop_is_plain_training(kind, clip):
             (loss + probe.loss(y)).backward()
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
+
             optimizer.step()
             optimizer.zero_grad()
             correct += int((logits.argmax(1) == y).sum())
             total += loss.item() * len(y)
+
         assert found["train_accuracy"][epoch].item() == correct / 60
         np.testing.assert_allclose(found["train_loss"][epoch], total / 60, rtol=1e-6)
+
         with torch.no_grad():
             logits = model(images.x_test)
+
         expected = F.cross_entropy(logits, images.y_test).item()
         np.testing.assert_allclose(found["test_loss"][epoch], expected, rtol=1e-5)
+
         accuracy = (logits.argmax(1) == images.y_test).double().mean().item()
         assert found["test_accuracy"][epoch].item() == accuracy
+
     assert found["step"].values.tolist() == [0, 2, 4, 6, 8, 10]
 
 
@@ -67,140 +76,9 @@ def test_runs_repeat_and_leave_the_random_state():
     xr.testing.assert_identical(first, second)
     assert first["seen_epoch"].values.tolist() == [1, 3]
     assert bool(first["entropy"].notnull().all())
+
     for name, variable in first.variables.items():
         assert "long_name" in variable.attrs, name
-
-
-@pytest.mark.parametrize("backbone", ["mlp", "cnn"])  # the second has dropout
-def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, backbone):
-    recipe = replace(TINY, backbone=backbone, per_class=2)
-    whole, path = train(recipe), tmp_path / "run.pt"
-    import lab.training.train as module
-
-    evaluated = []
-
-    def stop_at_the_third(run):
-        evaluated.append(1)
-        if len(evaluated) == 3:
-            raise KeyboardInterrupt
-        return evaluate(run)
-
-    evaluate = module._evaluate
-    monkeypatch.setattr(module, "_evaluate", stop_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        train(recipe, checkpoint=path, every=1)
-    monkeypatch.undo()
-    resumed = train(recipe, checkpoint=path, every=1)
-    xr.testing.assert_allclose(whole, resumed, rtol=1e-12)
-    assert len(evaluated) == 3
-
-
-@pytest.mark.parametrize("n", [0, 3])  # one loss, and two
-def test_a_run_may_be_interrupted_again_before_a_gradient_is_measured(tmp_path, monkeypatch, n):
-    recipe, path = replace(TINY, n=n, trace_every=100), tmp_path / "run.pt"
-    whole = train(recipe)
-    import lab.training.train as module
-
-    train_epoch = module._train_epoch
-    for last in (1, 2):
-
-        def stop(run, epoch, last=last):
-            if epoch == last:
-                raise KeyboardInterrupt
-            return train_epoch(run, epoch)
-
-        monkeypatch.setattr(module, "_train_epoch", stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, checkpoint=path, every=1)
-        monkeypatch.undo()
-    xr.testing.assert_identical(train(recipe, checkpoint=path, every=1), whole)
-
-
-def _cut(path):
-    path.write_bytes(path.read_bytes()[:5000])
-
-
-def _changed_in_one_byte(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 255  # of some weight
-    path.write_bytes(content)
-
-
-def _without_probe(path):
-    torch.save({k: v for k, v in torch.load(path).items() if k != "probe"}, path)
-
-
-def _something_else(path):
-    torch.save([1, 2], path)
-
-
-@pytest.mark.parametrize("damage", [_cut, _changed_in_one_byte, _without_probe, _something_else])
-def test_a_damaged_checkpoint_is_as_good_as_none(tmp_path, damage):
-    recipe, path = replace(TINY, per_class=2), tmp_path / "run.pt"
-    whole = train(recipe, checkpoint=path, every=2)
-    damage(path)
-    with pytest.warns(UserWarning, match="run.pt in the cache is damaged, run again"):
-        again = train(recipe, checkpoint=path, every=2)
-    xr.testing.assert_identical(whole, again)
-
-
-def test_a_checkpoint_of_another_recipe_is_refused_and_kept(tmp_path):
-    path = tmp_path / "run.pt"
-    train(TINY, checkpoint=path, every=2)
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"run.pt is of another recipe: `lr` is 0.001 there, 0.1 "):
-        train(replace(TINY, lr=0.1), checkpoint=path)
-    assert path.read_bytes() == before
-    train(replace(TINY, milestones=[]), checkpoint=path)  # the same, as read from a file
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
-    path, write, before = tmp_path / "run.pt", torch.save, []
-
-    def fails_the_second_time(state, target):
-        if before:
-            with open(target, "wb") as file:
-                file.write(b"half of it")
-            raise OSError("no space left")
-        write(state, target)
-        before.append(target.read_bytes())
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", fails_the_second_time)
-        with pytest.raises(OSError, match="no space left"):
-            train(TINY, checkpoint=path, every=1)
-    assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes() == before[0]
-    xr.testing.assert_allclose(train(TINY, checkpoint=path), train(TINY), rtol=1e-12)
-
-
-@pytest.mark.parametrize("backbone", list(backbones.LAYERS))
-def test_a_zero_head_is_the_last_layer(backbone):
-    """So that every class is as likely as any other."""
-    recipe = Recipe(backbone=backbone, image=32, per_class=1, test_per_class=1, zero_head=True)
-    images = recipe.images()
-    torch.manual_seed(0)
-    plain = replace(recipe, zero_head=False).model(images)
-    torch.manual_seed(0)
-    model = recipe.model(images)
-    with torch.no_grad():
-        assert not model.eval()(images.x_test[:2]).any()
-    zeroed = {
-        name
-        for name, parameter in model.named_parameters()
-        if not torch.equal(parameter, plain.get_parameter(name))
-    }
-    heads = {name.rpartition(".")[0] for name in zeroed}
-    assert len(heads) == 1  # and nothing else is touched
-    assert model.get_submodule(*heads).out_features == 10
-
-
-def test_steps_divide_the_rate_by_ten_at_each_milestone():
-    recipe = Recipe(lr=0.2, schedule="step", milestones=(30, 60, 80), epochs=90)
-    rates = [recipe.rate(epoch) for epoch in (0, 29.99, 30, 59.99, 60, 79.99, 80, 90)]
-    np.testing.assert_allclose(rates, [0.2, 0.2, 0.02, 0.02, 2e-3, 2e-3, 2e-4, 2e-4], rtol=1e-12)
-    run = train(replace(TINY, lr=1e-2, schedule="step", milestones=(1, 2)))
-    np.testing.assert_allclose(run["learning_rate"], [1e-2, 1e-3, 1e-4], rtol=1e-12)
 
 
 def test_label_smoothing_is_in_the_training_loss_alone():
@@ -215,10 +93,12 @@ def test_label_smoothing_is_in_the_training_loss_alone():
     loss = -(0.7 * right + 0.3 * log_p.mean(1)).mean()
     loss.backward()
     np.testing.assert_allclose(found["train_loss"], [loss.item()], rtol=1e-6)
+
     with torch.no_grad():
         for parameter in model.parameters():
             parameter -= 0.5 * parameter.grad
         expected = F.cross_entropy(model(images.x_test), images.y_test).item()
+
     np.testing.assert_allclose(found["test_loss"], [expected], rtol=1e-5)
 
 
@@ -227,6 +107,7 @@ def test_controls_and_strengths_change_what_they_should():
     capacity = train(replace(TINY, connected=False))
     same = ["train_loss", "test_loss", "train_accuracy", "auxiliary_loss"]
     xr.testing.assert_identical(plain[same].drop_attrs(), capacity[same].drop_attrs())
+
     runs = [train(replace(TINY, strength=s)) for s in ("constant", "linear", "balance", "gate")]
     runs.append(train(replace(TINY, loss="ce")))
     runs.append(train(replace(TINY, active="all")))
@@ -251,12 +132,3 @@ def test_a_last_update_that_diverges_is_recorded(epochs):
     for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate"):
         assert run[name].shape == (epochs,)
         assert bool(run[name].isnull().all()), name
-
-
-def test_bad_recipes():
-    with pytest.raises(ValueError, match="`backbone`: expected one of mlp, cnn"):
-        Recipe(backbone="perceptron")
-    with pytest.raises(ValueError, match="`schedule`: expected one of"):
-        Recipe(schedule="wavy")
-    with pytest.raises(ValueError, match="expected at least 1, 1 and 0"):
-        Recipe(epochs=0)

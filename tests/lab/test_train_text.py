@@ -1,5 +1,7 @@
 """Training with exits in the laboratory: the objective, the seeds, and the cache."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,10 +9,10 @@ import torch.nn.functional as F
 import probes
 from lab.backbones.character_model import CharacterModel
 from lab.data import text
-from lab.training.train_text import Variant, train
+from lab.training.train_text import TextRecipe, Variant, train_text_model
 
 CORPUS = text.encode([text.documentation()[i : i + 2200] for i in (0, 3000, 6000)], name="short")
-BRIEF = {"seed": 1, "epochs": 1, "batch": 8}
+BRIEF = TextRecipe(seed=1, epochs=1, batch=8)
 
 
 def same(a, b):
@@ -28,7 +30,9 @@ def same(a, b):
     ],
 )
 def test_one_step_follows_the_weighted_sum(variant, weights):
-    trained = train(CORPUS, variant, seed=1, epochs=1, batch=10_000)  # one batch: one step
+    recipe = TextRecipe(seed=1, epochs=1, batch=10_000)  # one batch: one step
+    trained = train_text_model(CORPUS, variant, recipe)
+
     torch.manual_seed(1)
     model = CharacterModel(len(CORPUS.vocabulary))
     x, y = text.windows(CORPUS.train)
@@ -38,6 +42,7 @@ def test_one_step_follows_the_weighted_sum(variant, weights):
     for layer, weight in zip(model.layers, weights, strict=True):
         hidden = layer(hidden)
         total += weight * F.cross_entropy(model.head(hidden).mT, y[order])
+
     total.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -48,34 +53,41 @@ def test_one_step_follows_the_weighted_sum(variant, weights):
 
 def test_half_is_auxiliary_and_variants_start_alike():
     half, auxiliary = (
-        train(CORPUS, Variant(*v), **BRIEF) for v in [("asymmetric", 0.5), ("auxiliary",)]
+        train_text_model(CORPUS, Variant(*v), BRIEF) for v in [("asymmetric", 0.5), ("auxiliary",)]
     )
     assert same(half, auxiliary)
-    assert not same(half, train(CORPUS, Variant("asymmetric", 0.7), **BRIEF))
-    starts = [train(CORPUS, Variant(*v), seed=1, epochs=0) for v in [("standard",), ("auxiliary",)]]
+    assert not same(half, train_text_model(CORPUS, Variant("asymmetric", 0.7), BRIEF))
+
+    untrained = TextRecipe(seed=1, epochs=0)
+    starts = [
+        train_text_model(CORPUS, Variant(preset), untrained) for preset in ("standard", "auxiliary")
+    ]
     assert same(*starts)
 
 
 def test_a_finished_model_is_found_and_another_is_not(tmp_path, monkeypatch):
     variant = Variant("asymmetric", 0.7)
-    first = train(CORPUS, variant, cache=tmp_path, **BRIEF)
+    first = train_text_model(CORPUS, variant, BRIEF, cache=tmp_path)
     monkeypatch.setattr(probes, "attach_exits", lambda *a, **k: pytest.fail("trained again"))
-    assert same(first, train(CORPUS, variant, cache=tmp_path, **BRIEF))
+    assert same(first, train_text_model(CORPUS, variant, BRIEF, cache=tmp_path))
+
     for other in ({"seed": 2}, {"epochs": 2}, {"batch": 4}):
         with pytest.raises(pytest.fail.Exception):
-            train(CORPUS, variant, cache=tmp_path, **BRIEF | other)
+            train_text_model(CORPUS, variant, replace(BRIEF, **other), cache=tmp_path)
+
     with pytest.raises(pytest.fail.Exception):
-        train(CORPUS, Variant("asymmetric", 0.6), cache=tmp_path, **BRIEF)
+        train_text_model(CORPUS, Variant("asymmetric", 0.6), BRIEF, cache=tmp_path)
+
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_damaged_model_is_made_again(tmp_path):
-    first = train(CORPUS, Variant("standard"), cache=tmp_path, **BRIEF)
+    first = train_text_model(CORPUS, Variant("standard"), BRIEF, cache=tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.warns(UserWarning, match=f"{path.name} in the cache is damaged, run again"):
-        assert same(first, train(CORPUS, Variant("standard"), cache=tmp_path, **BRIEF))
-    assert same(first, train(CORPUS, Variant("standard"), cache=tmp_path, **BRIEF))
+        assert same(first, train_text_model(CORPUS, Variant("standard"), BRIEF, cache=tmp_path))
+    assert same(first, train_text_model(CORPUS, Variant("standard"), BRIEF, cache=tmp_path))
 
 
 def test_variants_say_their_names():

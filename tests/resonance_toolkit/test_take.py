@@ -198,3 +198,18 @@ def test_numpy_s_whole_numbers_are_whole_numbers():
     x = torch.arange(6.0)
     batches = take((x, x), samples=np.int64(4), batch_size=np.int32(3))
     assert [len(inputs) for inputs, _ in batches] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda model, data: landscape.grid(model, data, samples=99, size=3),
+        lambda model, data: nudging.nudge(model, data, nudging.backprop(), "0", samples=99),
+        lambda model, data: take(data, samples=99),
+    ],
+)
+def test_the_warning_names_the_line_of_the_user(measure):
+    model = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 20))
+    with pytest.warns(UserWarning, match="up to 99 are drawn") as caught:
+        measure(model, (X, Y))
+    assert caught[0].filename == __file__

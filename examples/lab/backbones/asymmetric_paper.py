@@ -41,7 +41,12 @@ LAYERS = {
 def mlp(classes: int = 10, *, inputs: int = 3072) -> nn.Sequential:
     """Six linear layers, ReLU between them; one block is a linear layer with its ReLU."""
     widths = [inputs, 64, 128, 256, 128, 64]
-    blocks = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
+    blocks = [
+        nn.Sequential(nn.Linear(width, next_width), nn.ReLU())
+        for width, next_width in pairwise(widths)
+    ]
+
+    # By name, so that the patterns of LAYERS find the blocks.
     model = nn.Sequential()
     model.add_module("flatten", nn.Flatten())
     model.add_module("blocks", nn.Sequential(*blocks))
@@ -53,15 +58,27 @@ def cnn(classes: int = 100, *, channels: int = 3, dropout: float = 0.5) -> nn.Se
     """Six 3x3 convolutions with two max-pools, global average pooling, three linear layers."""
     widths = [channels, 32, 64, 96, 192, 192, 256]
     features = []
-    for index, (a, b) in enumerate(pairwise(widths), start=1):
+    for index, (width, next_width) in enumerate(pairwise(widths), start=1):
+        # Halve the map after the second and after the fourth convolution.
+        convolution = nn.Conv2d(width, next_width, 3, padding=1)
         pool = [nn.MaxPool2d(2)] if index in (2, 4) else []
-        features.append(nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), *pool))
-    head: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    head += [nn.Linear(256, 1024), nn.ReLU(), nn.Dropout(dropout)]
-    head += [nn.Linear(1024, 1024), nn.ReLU(), nn.Dropout(dropout), nn.Linear(1024, classes)]
+        features.append(nn.Sequential(convolution, nn.ReLU(), *pool))
+
+    head = nn.Sequential(
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, 1024),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(1024, 1024),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(1024, classes),
+    )
+
     model = nn.Sequential()
     model.add_module("features", nn.Sequential(*features))
-    model.add_module("head", nn.Sequential(*head))
+    model.add_module("head", head)
     return model
 
 

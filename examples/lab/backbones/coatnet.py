@@ -22,23 +22,41 @@ def coatnet(
     heads of 32, relative position biases, initialisation) is timm's CoAtNet-0. `image` is a
     multiple of 8.
     """
-    width, size = 64, image
-    stem = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.GELU()]
+    width = 64
+    size = image
+
     model = nn.Sequential()
+    stem = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.GELU()]
     model.add_module("s0", nn.Sequential(*stem))
-    depths = [blocks for _, _, blocks, _ in STAGES.values()]
-    rates = calculate_drop_path_rates(drop_path, depths, stagewise=True)
-    for rate, (name, (kind, out, blocks, stride)) in zip(rates, STAGES.items(), strict=True):
+
+    depths = [n_blocks for _, _, n_blocks, _ in STAGES.values()]
+    drop_rates = calculate_drop_path_rates(drop_path, depths, stagewise=True)
+    for stage_rates, (name, stage) in zip(drop_rates, STAGES.items(), strict=True):
+        block_kind, out_width, n_blocks, stride = stage
         size //= stride
+
         # timm's blocks change the width only where they halve the map; table 25's S3 does not.
-        widen = [nn.Conv2d(width, out, 1)] if stride == 1 else []
-        width = out if widen else width
-        sizes = {"stride": stride, "depth": blocks, "feat_size": (size, size)}
-        stage = MaxxVitStage(width, out, block_types=kind, drop_path=rate, **sizes)
-        model.add_module(name, nn.Sequential(*widen, stage))
-        width = out
+        widen = []
+        if stride == 1:
+            widen = [nn.Conv2d(width, out_width, 1)]
+            width = out_width
+
+        blocks = MaxxVitStage(
+            width,
+            out_width,
+            block_types=block_kind,
+            drop_path=stage_rates,
+            stride=stride,
+            depth=n_blocks,
+            feat_size=(size, size),
+        )
+        model.add_module(name, nn.Sequential(*widen, blocks))
+        width = out_width
+
     head = [LayerNorm2d(width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)]
     model.add_module("head", nn.Sequential(*head))
+
+    # As timm initialises its own CoAtNets; a stage by itself does not do so.
     for block in model.modules():
         if isinstance(block, MbConvBlock | TransformerBlock2d):
             block.init_weights("vit_eff")

@@ -1,6 +1,5 @@
 """The residual network of the credit audit: an embedding, pre-norm blocks, a norm and a head."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,8 +12,12 @@ class Block(nn.Module):
 
     def __init__(self, width: int, *, std: float = 0.01, skip: bool = True) -> None:
         super().__init__()
-        self.ln, self.skip = nn.LayerNorm(width), skip
-        self.w1, self.w2 = nn.Linear(width, width), nn.Linear(width, width)
+        self.skip = skip
+        self.ln = nn.LayerNorm(width)
+        self.w1 = nn.Linear(width, width)
+        self.w2 = nn.Linear(width, width)
+
+        # Small, so that a new block is nearly the identity.
         nn.init.normal_(self.w2.weight, std=std)
         nn.init.zeros_(self.w2.bias)
 
@@ -54,32 +57,11 @@ class ResMLP(nn.Module):
         super().__init__()
         self.embed = nn.Linear(inputs, width)
         self.blocks = nn.Sequential(*(Block(width, std=std, skip=skip) for _ in range(depth)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """The logits."""
-        logits: Tensor = self.head(self.norm(self.blocks(self.embed(images.flatten(1)))))
+        hidden = self.blocks(self.embed(images.flatten(1)))
+        logits: Tensor = self.head(self.norm(hidden))
         return logits
-
-
-def linear(width: int, depth: int, *, targets: int, scale: float, seed: int = 0) -> nn.Sequential:
-    """A network of linear residual blocks `h + A h`, for problems with a known costate.
-
-    Args:
-        width: Of the input and of every hidden state.
-        depth: Number of blocks.
-        targets: Numbers in one output.
-        scale: Norm of `A h` in units of that of `h`, about.
-        seed: Decides the weights.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    blocks = [nn.Linear(width, width, bias=False) for _ in range(depth)]
-    for block in blocks:
-        noise = torch.randn(width, width, generator=generator) * scale / width**0.5
-        block.weight.data = torch.eye(width) + noise
-    head = nn.Linear(width, targets, bias=False)
-    head.weight.data = torch.randn(targets, width, generator=generator) / width**0.5
-    model = nn.Sequential()
-    model.add_module("blocks", nn.Sequential(*blocks))
-    model.add_module("head", head)
-    return model

@@ -8,48 +8,58 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lab.data.augment import augmented
+from lab.data.augment import augment_images
 from lab.data.images import Images
 
 
 def batches(
     images: Images, part: str, groups: Sequence[Tensor], *, augment: bool = False, seed: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs `(x, y)`, one for each group of rows.
+    """Yield pairs `(x, y)`, one for each group of rows.
 
     Args:
         images: Where from.
         part: "train" or "test".
         groups: Row numbers of each batch.
-        augment: Random crops and horizontal flips: `lab.augment` in memory, resized crops of files.
+        augment: Random crops and horizontal flips: `augment_images` in memory, resized crops of
+            files.
         seed: Decides them.
     """
-    x, y = getattr(images, f"x_{part}"), getattr(images, f"y_{part}")
+    x, y = images.part(part)
     generator = torch.Generator().manual_seed(seed)
+
     if not isinstance(x, Tensor):
-        files = _Files(x, y, images.image, augment)
+        files = _ImageFiles(x, y, images.image, augment)
+        # Small sets do not repay the time that workers take to start.
         workers = min(8, os.cpu_count() or 1) if len(x) > 1000 else 0
+
+        # The groups are the batches: the loader has nothing to shuffle or to cut.
         lists = [group.tolist() for group in groups]
         yield from DataLoader(files, batch_sampler=lists, num_workers=workers, generator=generator)
         return
+
     for rows in groups:
         batch = x[rows]
-        yield (augmented(batch, generator) if augment else batch), y[rows]
+        yield (augment_images(batch, generator) if augment else batch), y[rows]
 
 
-class _Files(Dataset[tuple[Tensor, Tensor]]):
+class _ImageFiles(Dataset[tuple[Tensor, Tensor]]):
     """Images read from files: standard crops, no heavy augmentation."""
 
     def __init__(self, names: Any, labels: Tensor, size: int, augment: bool) -> None:
         from torchvision.transforms import v2
 
-        shape: list[Any] = [v2.Resize(size * 256 // 224), v2.CenterCrop(size)]
+        crop: list[Any] = [v2.Resize(size * 256 // 224), v2.CenterCrop(size)]
         if augment:
-            shape = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip()]
-        norm = v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-        scaled = v2.ToDtype(torch.float32, scale=True)
-        self.transform = v2.Compose([v2.PILToTensor(), *shape, scaled, norm])
-        self.names, self.labels = names, labels
+            crop = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip()]
+
+        to_float = v2.ToDtype(torch.float32, scale=True)
+        # Mean and standard deviation of ImageNet's colours, as torchvision's models have them.
+        normalise = v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        self.transform = v2.Compose([v2.PILToTensor(), *crop, to_float, normalise])
+
+        self.names = names
+        self.labels = labels
 
     def __len__(self) -> int:
         return len(self.names)

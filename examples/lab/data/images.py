@@ -30,6 +30,13 @@ class Images:
     y_test: Tensor
     size: int | None = None  # of images that are still files
 
+    def part(self, name: str) -> tuple[Any, Tensor]:
+        """Images and labels of "train" or "test"."""
+        return {
+            "train": (self.x_train, self.y_train),
+            "test": (self.x_test, self.y_test),
+        }[name]
+
     @property
     def classes(self) -> int:
         """How many classes the labels have."""
@@ -48,19 +55,26 @@ class Images:
     @property
     def fingerprint(self) -> str:
         """A hash of all labels and of some hundred images (of the names, if they are files)."""
-        found = hashlib.blake2b(digest_size=8)
-        for x, y in ((self.x_train, self.y_train), (self.x_test, self.y_test)):
-            found.update(y.numpy().tobytes())
+        digest = hashlib.blake2b(digest_size=8)
+
+        for name in ("train", "test"):
+            x, y = self.part(name)
+            digest.update(y.numpy().tobytes())
             if isinstance(x, Tensor):
-                found.update(x[:: max(len(x) // 100, 1)].numpy().tobytes())
+                some_images = x[:: max(len(x) // 100, 1)]
+                digest.update(some_images.numpy().tobytes())
             else:
-                found.update("".join("/".join(Path(n).parts[-2:]) for n in x.tolist()).encode())
-        return found.hexdigest()
+                # Class folder and file name: where the tree lies does not matter.
+                names = ("/".join(Path(name).parts[-2:]) for name in x.tolist())
+                digest.update("".join(names).encode())
+
+        return digest.hexdigest()
 
 
+# Two sets, since some scripts go back and forth between CIFAR-10 and CIFAR-100.
 @lru_cache(maxsize=2)
 def load(source: str | Path | None = None) -> Images:
-    """Images by name or path.
+    """Load images by name or path.
 
     Args:
         source: "digits" (or None); "cifar10", "cifar100", "fashion-mnist"; an .npz with x_train,
@@ -74,20 +88,23 @@ def load(source: str | Path | None = None) -> Images:
         return digits()
     if str(source) in SETS:
         return load_set(str(source))
-    return load_folder(Path(source)) if Path(source).is_dir() else load_npz(Path(source))
+
+    path = Path(source)
+    return load_folder(path) if path.is_dir() else load_npz(path)
 
 
 def digits(*, seed: int = 0) -> Images:
-    """Scikit-learn's 1797 bundled 8 x 8 digits, four fifths for training, stratified."""
+    """Load scikit-learn's 1797 bundled 8 x 8 digits, four fifths for training, stratified."""
     x, y = load_digits(return_X_y=True)
-    x = x.reshape(-1, 1, 8, 8).astype(np.float32) / 16
+    x = x.reshape(-1, 1, 8, 8).astype(np.float32) / 16  # their grey levels go from 0 to 16
+
     parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=seed)
     x_train, x_test, y_train, y_test = parts
-    return _standardised(x_train, y_train, x_test, y_test)
+    return _standardise(x_train, y_train, x_test, y_test)
 
 
 def load_npz(path: Path) -> Images:
-    """Images from an archive with x_train, y_train, x_test, y_test; uint8, channels last.
+    """Load images from an archive with x_train, y_train, x_test, y_test; uint8, channels last.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -99,35 +116,40 @@ def load_npz(path: Path) -> Images:
             "(make one with numpy.savez), a folder with train/ and val/, one of "
             f"{', '.join(SETS)}, or digits, which need no file"
         )
+
     with np.load(path) as archive:
         missing = {"x_train", "y_train", "x_test", "y_test"} - set(archive.files)
         if missing:
             raise ValueError(f"`data`: {path} lacks {', '.join(sorted(missing))}")
-        images = [_channels_first(archive[name], name) for name in ("x_train", "x_test")]
-        labels = [archive[name] for name in ("y_train", "y_test")]
-    return _standardised(images[0], labels[0], images[1], labels[1])
+
+        x_train = _to_channels_first(archive["x_train"], "x_train")
+        x_test = _to_channels_first(archive["x_test"], "x_test")
+        return _standardise(x_train, archive["y_train"], x_test, archive["y_test"])
 
 
 def load_set(name: str) -> Images:
-    """One of torchvision's sets, as downloaded before; nothing is fetched here."""
+    """Load one of torchvision's sets, as downloaded before; nothing is fetched here."""
     import torchvision.datasets
 
-    root, kind = os.environ.get("RESONANCE_DATA", "data"), getattr(torchvision.datasets, SETS[name])
+    root = os.environ.get("RESONANCE_DATA", "data")
+    set_class = getattr(torchvision.datasets, SETS[name])
     try:
-        parts = [kind(root, train=train, download=False) for train in (True, False)]
+        train = set_class(root, train=True, download=False)
+        test = set_class(root, train=False, download=False)
     except RuntimeError as error:
         raise FileNotFoundError(
             f"`data`: no {name} below {Path(root).resolve()}; get it once, with a network, by "
             f'`python -c "import torchvision; torchvision.datasets.{SETS[name]}({root!r}, '
             'download=True)"`, or set RESONANCE_DATA to the folder that has it'
         ) from error
-    images = [_channels_first(np.asarray(part.data), name) for part in parts]
-    labels = [np.asarray(part.targets) for part in parts]
-    return _standardised(images[0], labels[0], images[1], labels[1])
+
+    x_train = _to_channels_first(np.asarray(train.data), name)
+    x_test = _to_channels_first(np.asarray(test.data), name)
+    return _standardise(x_train, np.asarray(train.targets), x_test, np.asarray(test.targets))
 
 
 def load_folder(path: Path, *, size: int = 224) -> Images:
-    """File names and labels of a tree `train/<class>/*`, `val/<class>/*`.
+    """List file names and labels of a tree `train/<class>/*`, `val/<class>/*`.
 
     Raises:
         FileNotFoundError: If a part of the tree is missing.
@@ -141,17 +163,23 @@ def load_folder(path: Path, *, size: int = 224) -> Images:
                 f"`data`: no folder {path / part}; expected one folder per class in train/ and in "
                 "val/ (ImageNet-1k: register at image-net.org, unpack, sort val/ into classes)"
             )
+
     train, test = ImageFolder(path / "train"), ImageFolder(path / "val")
     if train.classes != test.classes:
         raise ValueError(f"`data`: train/ and val/ of {path} have different classes")
-    (x_train, y_train), (x_test, y_test) = (
-        (np.array([name for name, _ in part.samples]), torch.tensor(part.targets))
-        for part in (train, test)
+
+    # Names alone: all images of ImageNet do not fit into memory.
+    return Images(
+        np.array([name for name, _ in train.samples]),
+        torch.tensor(train.targets),
+        np.array([name for name, _ in test.samples]),
+        torch.tensor(test.targets),
+        size,
     )
-    return Images(x_train, y_train, x_test, y_test, size)
 
 
-def _channels_first(images: np.ndarray, name: str) -> np.ndarray:
+def _to_channels_first(images: np.ndarray, name: str) -> np.ndarray:
+    # Grey images come without an axis of channels.
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4:
@@ -159,15 +187,16 @@ def _channels_first(images: np.ndarray, name: str) -> np.ndarray:
     return images.transpose(0, 3, 1, 2).astype(np.float32) / 255
 
 
-def _standardised(
+def _standardise(
     x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray
 ) -> Images:
+    # By the training images alone, each channel by itself.
     mean = x_train.mean((0, 2, 3), keepdims=True)
     std = x_train.std((0, 2, 3), keepdims=True)
-    x_train, x_test = (x_train - mean) / std, (x_test - mean) / std
+
     return Images(
-        torch.from_numpy(x_train),
+        torch.from_numpy((x_train - mean) / std),
         torch.from_numpy(y_train.astype(np.int64)),
-        torch.from_numpy(x_test),
+        torch.from_numpy((x_test - mean) / std),
         torch.from_numpy(y_test.astype(np.int64)),
     )

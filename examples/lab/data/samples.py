@@ -12,28 +12,33 @@ from lab.data.images import Images
 def subset(
     images: Images, per_class: int | None, test_per_class: int | None = None, *, seed: int = 0
 ) -> Images:
-    """So many training (and test) images of each class, drawn at random; None keeps all.
+    """Draw so many training (and test) images of each class at random; None keeps all.
 
     The test images are drawn by a seed of their own, so that all runs share them.
 
     Raises:
         ValueError: If a class has too few.
     """
-    parts = {}
-    for name, k, draw in (("train", per_class, seed), ("test", test_per_class, 0)):
-        if k is None:
+    changes = {}
+    for name, count, part_seed in (("train", per_class, seed), ("test", test_per_class, 0)):
+        if count is None:
             continue
-        labels = getattr(images, f"y_{name}").numpy()
-        counts = np.bincount(labels, minlength=images.classes)
-        if not 1 <= k <= counts.min():
+
+        x, y = images.part(name)
+        labels = y.numpy()
+        available = np.bincount(labels, minlength=images.classes).min()
+        if not 1 <= count <= available:
             raise ValueError(
-                f"`per_class`: expected 1 to {counts.min()} of the {name} images, got {k}"
+                f"`per_class`: expected 1 to {available} of the {name} images, got {count}"
             )
-        order = np.random.default_rng(draw).permutation(len(labels))
-        rows = np.sort(np.concatenate([order[labels[order] == c][:k] for c in range(len(counts))]))
-        parts[f"x_{name}"] = getattr(images, f"x_{name}")[rows]
-        parts[f"y_{name}"] = getattr(images, f"y_{name}")[rows]
-    return replace(images, **parts)
+
+        # The first few of each class, in a random order of all images.
+        order = np.random.default_rng(part_seed).permutation(len(labels))
+        by_class = [order[labels[order] == label][:count] for label in range(images.classes)]
+        rows = np.sort(np.concatenate(by_class))
+        changes |= {f"x_{name}": x[rows], f"y_{name}": y[rows]}
+
+    return replace(images, **changes)
 
 
 def hold_out(images: Images, share: float, *, seed: int = 0) -> Images:
@@ -45,13 +50,15 @@ def hold_out(images: Images, share: float, *, seed: int = 0) -> Images:
 
     labels = images.y_train.numpy()
     rows = np.arange(len(labels))
-    kept, held = train_test_split(rows, test_size=share, stratify=labels, random_state=seed)
+    training_rows, held_rows = train_test_split(
+        rows, test_size=share, stratify=labels, random_state=seed
+    )
     return replace(
         images,
-        x_train=images.x_train[kept],
-        y_train=images.y_train[kept],
-        x_test=images.x_train[held],
-        y_test=images.y_train[held],
+        x_train=images.x_train[training_rows],
+        y_train=images.y_train[training_rows],
+        x_test=images.x_train[held_rows],
+        y_test=images.y_train[held_rows],
     )
 
 
@@ -66,21 +73,28 @@ def corrupt(images: Images, share: float, *, seed: int = 0) -> Images:
     """
     if not 0 <= share <= 1:
         raise ValueError(f"`label_noise`: expected a probability, got {share!r}")
+
     generator = torch.Generator().manual_seed(seed)
     labels = images.y_train
-    flipped = torch.rand(len(labels), generator=generator) < share
+    is_flipped = torch.rand(len(labels), generator=generator) < share
+
+    # A shift of 1 to classes - 1, modulo the classes, never leads back to the label itself.
     shift = torch.randint(1, images.classes, (len(labels),), generator=generator)
-    noisy = torch.where(flipped, (labels + shift) % images.classes, labels)
-    return replace(images, y_train=noisy)
+    noisy_labels = torch.where(is_flipped, (labels + shift) % images.classes, labels)
+    return replace(images, y_train=noisy_labels)
 
 
 def resize(images: Images, size: int | None, channels: int | None = None) -> Images:
-    """Images at another resolution, grey ones repeated to so many channels."""
+    """Bring images to another resolution, and repeat grey ones to so many channels."""
+    # Files are resized as they are read.
     if images.size is not None:
         return images if size is None else replace(images, size=size)
-    parts = {"x_train": images.x_train, "x_test": images.x_test}
+
+    x_train, x_test = images.x_train, images.x_test
     if size is not None and size != images.image:
-        parts = {k: F.interpolate(x, size=size, mode="bilinear") for k, x in parts.items()}
+        x_train = F.interpolate(x_train, size=size, mode="bilinear")
+        x_test = F.interpolate(x_test, size=size, mode="bilinear")
     if channels is not None and images.channels == 1 < channels:
-        parts = {k: x.expand(-1, channels, -1, -1) for k, x in parts.items()}
-    return replace(images, **parts)
+        x_train = x_train.expand(-1, channels, -1, -1)
+        x_test = x_test.expand(-1, channels, -1, -1)
+    return replace(images, x_train=x_train, x_test=x_test)

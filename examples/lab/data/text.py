@@ -37,40 +37,44 @@ class Corpus:
         return "".join(self.vocabulary[i] for i in ids.tolist())
 
 
-def load(path: Path | None = None, *, most: int | None = None) -> Corpus:
-    """The text at `path`, or Python's documentation if there is none, split by position.
+def load(path: Path | None = None, *, limit: int | None = None) -> Corpus:
+    """Load the text at `path`, or Python's documentation if there is none, split by position.
 
     Args:
         path: A text in UTF-8.
-        most: Characters to take, from the start; all by default.
+        limit: Characters to take, from the start; all by default.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the text is empty, or a part is shorter than a window.
     """
     if path is None:
-        return split(documentation()[:most], name="pydoc_data.topics")
+        return split(documentation()[:limit], name="pydoc_data.topics")
+
     if not Path(path).is_file():
         raise FileNotFoundError(f"`text`: no file {path}; without --text, Python's documentation")
-    return split(Path(path).read_text(encoding="utf-8")[:most], name=Path(path).name)
+    return split(Path(path).read_text(encoding="utf-8")[:limit], name=Path(path).name)
 
 
 def documentation() -> str:
-    """English documentation from `pydoc_data.topics`; a paragraph that recurs is kept once.
+    """Return the English of `pydoc_data.topics`; a paragraph that recurs is kept once.
 
     Sections are repeated under several topics, which would put validation text into training.
     """
-    paragraphs = (p for key in sorted(topics) for p in topics[key].strip().split("\n\n"))
+    # A dictionary keeps the first of equal paragraphs, in order.
+    paragraphs = (
+        paragraph for topic in sorted(topics) for paragraph in topics[topic].strip().split("\n\n")
+    )
     return "\n\n".join(dict.fromkeys(paragraphs))
 
 
 def periodic(*, train: int = 100_000, other: int = 10_000) -> Corpus:
-    """One sentence repeated for training, another for the rest: what not to measure on."""
+    """Repeat one sentence for training, another for the rest: what not to measure on."""
     first, second = SENTENCES
-    return encode(
-        [(first * train)[:train], (second * other)[:other], (second * other)[7 : other + 7]],
-        name="two repeated sentences",
-    )
+    training = (first * train)[:train]
+    calibration = (second * other)[:other]
+    validation = (second * other)[7 : other + 7]  # the same, begun at another letter
+    return encode([training, calibration, validation], name="two repeated sentences")
 
 
 def split(text: str, *, name: str, shares: tuple[float, ...] = (0.8, 0.1, 0.1)) -> Corpus:
@@ -79,29 +83,44 @@ def split(text: str, *, name: str, shares: tuple[float, ...] = (0.8, 0.1, 0.1)) 
         raise ValueError(f"`shares`: expected three positive numbers of sum 1, got {shares}")
     if not text:
         raise ValueError(f"`text`: expected some, got an empty text ({name})")
+
     ends = [0, round(len(text) * shares[0]), round(len(text) * (shares[0] + shares[1])), len(text)]
-    return encode([text[a:b] for a, b in pairwise(ends)], name=name)
+    return encode([text[start:end] for start, end in pairwise(ends)], name=name)
 
 
 def encode(parts: list[str], *, name: str) -> Corpus:
     """Number the characters by the vocabulary of the first part."""
     vocabulary = "".join(sorted(set(parts[0])))
-    number = {character: i for i, character in enumerate(vocabulary)}
-    ids = [torch.tensor([number[c] for c in part if c in number]) for part in parts]
-    for part, kept in zip(PARTS, ids, strict=True):
-        if len(kept) <= WINDOW:
+    number_of = {character: number for number, character in enumerate(vocabulary)}
+
+    # Characters that training lacks have no number, and are left out.
+    train, calibration, validation = (
+        torch.tensor([number_of[character] for character in part if character in number_of])
+        for part in parts
+    )
+
+    for part_name, ids in zip(PARTS, (train, calibration, validation), strict=True):
+        if len(ids) <= WINDOW:
             raise ValueError(
-                f"`text`: expected at least {WINDOW + 1} known characters for {part} (a window "
-                f"and the character after it), got {len(kept)} ({name})"
+                f"`text`: expected at least {WINDOW + 1} known characters for {part_name} (a "
+                f"window and the character after it), got {len(ids)} ({name})"
             )
-    unknown = tuple(len(part) - len(kept) for part, kept in zip(parts, ids, strict=True))
-    return Corpus(name, vocabulary, *ids, unknown=(unknown[0], unknown[1], unknown[2]))
+
+    unknown = (
+        len(parts[0]) - len(train),
+        len(parts[1]) - len(calibration),
+        len(parts[2]) - len(validation),
+    )
+    return Corpus(name, vocabulary, train, calibration, validation, unknown)
 
 
 def windows(ids: Tensor, length: int = WINDOW) -> tuple[Tensor, Tensor]:
-    """Windows `(sample, position)` that do not overlap, and the same one character later."""
+    """Cut windows `(sample, position)` that do not overlap, and the same one character later."""
     count = (len(ids) - 1) // length
     if count < 1:
         raise ValueError(f"`ids`: expected at least {length + 1}, got {len(ids)}")
+
     size = count * length
-    return ids[:size].view(count, length), ids[1 : size + 1].view(count, length)
+    inputs = ids[:size].view(count, length)
+    targets = ids[1 : size + 1].view(count, length)
+    return inputs, targets

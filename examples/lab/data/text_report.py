@@ -2,6 +2,8 @@
 
 import platform
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -11,8 +13,29 @@ from lab.data.text import PARTS, WINDOW, Corpus
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 64)
 LONGEST_LAG = 4096
+
 # A corpus is degenerate beyond these. English text: matches 0.07 to 0.12, new 16-grams above 0.7.
-MOST_MATCHES, LEAST_NEW, MOST_SEEN, MOST_UNKNOWN = 0.5, 0.2, 0.5, 0.01
+MAX_LAG_MATCH = 0.5
+MIN_NEW_CONTEXTS = 0.2
+MAX_WINDOW_OVERLAP = 0.5
+MAX_UNKNOWN = 0.01
+
+Ids = NDArray[np.int64]
+
+_BY_PART = {
+    "characters": "characters",
+    "unknown": "characters left out, which training never shows",
+    "vocabulary": "distinct characters",
+    "windows": f"windows of {WINDOW}",
+    "period": "exact period in characters",
+    "lag": "first shift of a good match with itself",
+    "lag_match": "share of characters equal at that shift",
+    "window_overlap": "share of windows found in training",
+}
+_BY_LENGTH = {
+    "contexts": "distinct n-grams",
+    "overlap": "share of n-grams found in training",
+}
 
 
 def report(corpus: Corpus) -> xr.Dataset:
@@ -30,119 +53,142 @@ def report(corpus: Corpus) -> xr.Dataset:
         UserWarning: If a part is periodic, nearly periodic, has few distinct contexts or many
             unknown characters, or most of the validation windows occur in training.
     """
-    ids = {part: getattr(corpus, part).numpy() for part in PARTS}
-    grams = {
-        part: [_grams(ids[part], n, len(corpus.vocabulary)) for n in LENGTHS] for part in PARTS
-    }
-    unique = {part: [np.unique(g) for g in grams[part]] for part in PARTS}
-    shares = {
-        part: [np.isin(g, u).mean() for g, u in zip(grams[part], unique["train"], strict=True)]
-        for part in PARTS
-    }
-    lags = {part: _lag(ids[part]) for part in PARTS}
-    whole = {part: grams[part][LENGTHS.index(WINDOW)][::WINDOW] for part in PARTS}
-    by_part = {
-        "characters": ([len(ids[p]) for p in PARTS], "characters"),
-        "unknown": (corpus.unknown, "characters left out, which training never shows"),
-        "vocabulary": ([len(np.unique(ids[p])) for p in PARTS], "distinct characters"),
-        "windows": ([(len(ids[p]) - 1) // WINDOW for p in PARTS], f"windows of {WINDOW}"),
-        "period": ([_period(ids[p]) for p in PARTS], "exact period in characters"),
-        "lag": ([lags[p][0] for p in PARTS], "first shift of a good match with itself"),
-        "lag_match": ([lags[p][1] for p in PARTS], "share of characters equal at that shift"),
-        "window_overlap": (
-            [np.isin(whole[p], unique["train"][-1]).mean() for p in PARTS],
-            "share of windows found in training",
-        ),
-    }
-    two = ("part", "length")
-    counts = [[len(u) for u in unique[p]] for p in PARTS]
+    training_grams = _find_grams(corpus.train.numpy(), len(corpus.vocabulary))
+    known_grams = [np.unique(grams) for grams in training_grams]
+    parts = [_describe_part(corpus, part, known_grams) for part in PARTS]
+
+    variables: dict[str, Any] = {}
+    for name, text in _BY_PART.items():
+        values = np.array([part[name] for part in parts], float)
+        variables[name] = ("part", values, {"long_name": text})
+    for name, text in _BY_LENGTH.items():
+        values = np.array([part[name] for part in parts], float)
+        variables[name] = (("part", "length"), values, {"long_name": text})
+
     result = xr.Dataset(
-        {
-            name: ("part", np.array(v, float), {"long_name": text})
-            for name, (v, text) in by_part.items()
-        }
-        | {
-            "contexts": (two, np.array(counts, float), {"long_name": "distinct n-grams"}),
-            "overlap": (
-                two,
-                np.array([shares[p] for p in PARTS]),
-                {"long_name": "share of n-grams found in training"},
-            ),
-        },
+        variables,
         coords={
             "part": ("part", list(PARTS), {"long_name": "part of the text, by position"}),
             "length": ("length", list(LENGTHS), {"long_name": "characters of an n-gram"}),
         },
         attrs={"corpus": corpus.name, "python_version": platform.python_version()},
     )
+
     if reasons := degenerate(result):
         warnings.warn(f"degenerate corpus ({corpus.name}): {'; '.join(reasons)}", stacklevel=2)
     return result
 
 
-def degenerate(found: xr.Dataset) -> list[str]:
-    """Why a reported corpus can show nothing about language, in words; empty if it may."""
+def degenerate(report: xr.Dataset) -> list[str]:
+    """Say why a reported corpus can show nothing about language; an empty list if it may."""
     reasons = []
     for part in PARTS:
-        row = found.sel(part=part)
+        row = report.sel(part=part)
+
         if np.isfinite(row["period"]):
             reasons.append(f"{part} repeats itself every {row['period']:.0f} characters")
-        elif row["lag_match"] > MOST_MATCHES:
+        elif row["lag_match"] > MAX_LAG_MATCH:
             words = f"{row['lag_match']:.0%} of {part} repeats itself after {row['lag']:.0f}"
             reasons.append(f"{words} characters")
-        new = float(row["contexts"].sel(length=16) / (row["characters"] - 15))
-        if new < LEAST_NEW:
+
+        n_contexts = row["characters"] - 15  # windows of 16 characters
+        new = float(row["contexts"].sel(length=16) / n_contexts)
+        if new < MIN_NEW_CONTEXTS:
             reasons.append(f"only {new:.1%} of the 16-character contexts of {part} are distinct")
+
         unknown = float(row["unknown"] / (row["characters"] + row["unknown"]))
-        if unknown > MOST_UNKNOWN:
+        if unknown > MAX_UNKNOWN:
             reasons.append(f"{unknown:.0%} of {part} has characters that training lacks")
-    seen = float(found["window_overlap"].sel(part="validation"))
-    if seen > MOST_SEEN:
-        reasons.append(f"{seen:.0%} of the validation windows occur in training")
+
+    overlap = float(report["window_overlap"].sel(part="validation"))
+    if overlap > MAX_WINDOW_OVERLAP:
+        reasons.append(f"{overlap:.0%} of the validation windows occur in training")
     return reasons
 
 
-def show(found: xr.Dataset) -> str:
-    """The report as a table."""
-    lines = [f"corpus: {found.attrs['corpus']}, Python {found.attrs['python_version']}"]
+def show(report: xr.Dataset) -> str:
+    """Write the report as a table."""
+    cells = {text: report[name].values for name, text in _BY_PART.items()}
+    for length in (16, 64):
+        for name, text in _BY_LENGTH.items():
+            cells[f"{text}, n = {length}"] = report[name].sel(length=length).values
+
+    lines = [f"corpus: {report.attrs['corpus']}, Python {report.attrs['python_version']}"]
     lines.append(f"{'':50}" + "".join(f"{part:>13}" for part in PARTS))
-    cells = {
-        str(found[n].attrs["long_name"]): found[n].values
-        for n in found
-        if "length" not in found[n].dims
-    }
-    for n in (16, 64):
-        for name in ("contexts", "overlap"):
-            label = f"{found[name].attrs['long_name']}, n = {n}"
-            cells[label] = found[name].sel(length=n).values
-    lines += [f"{label:50}" + "".join(f"{v:13.6g}" for v in row) for label, row in cells.items()]
+    for label, values in cells.items():
+        lines.append(f"{label:50}" + "".join(f"{value:13.6g}" for value in values))
     return "\n".join(lines)
 
 
-def _grams(ids: NDArray[np.int64], n: int, most: int) -> NDArray[np.void]:
-    """Every n-gram as one opaque item."""
-    small = ids.astype(np.min_scalar_type(most))
-    rows = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(small, n))
-    return rows.view(np.dtype((np.void, small.itemsize * n)))[:, 0]
+def _describe_part(
+    corpus: Corpus, part: str, known_grams: Sequence[NDArray[np.void]]
+) -> dict[str, Any]:
+    """Return every variable of the report for one part; `known_grams` are those of training."""
+    ids: Ids = getattr(corpus, part).numpy()
+    grams_by_length = _find_grams(ids, len(corpus.vocabulary))
+    # Of the n-grams as long as a window, every 64th is one.
+    whole_windows = grams_by_length[LENGTHS.index(WINDOW)][::WINDOW]
+    lag, lag_match = _find_lag(ids)
+
+    return {
+        "characters": len(ids),
+        "unknown": corpus.unknown[PARTS.index(part)],
+        "vocabulary": len(np.unique(ids)),
+        "windows": (len(ids) - 1) // WINDOW,
+        "period": _find_period(ids),
+        "lag": lag,
+        "lag_match": lag_match,
+        "window_overlap": np.isin(whole_windows, known_grams[LENGTHS.index(WINDOW)]).mean(),
+        "contexts": [len(np.unique(grams)) for grams in grams_by_length],
+        "overlap": [
+            np.isin(grams, training_grams).mean()
+            for grams, training_grams in zip(grams_by_length, known_grams, strict=True)
+        ],
+    }
 
 
-def _period(ids: NDArray[np.int64]) -> float:
-    """The smallest exact period (Knuth, Morris, Pratt) that fits in at least twice, else NaN."""
+def _find_grams(ids: Ids, vocabulary_size: int) -> list[NDArray[np.void]]:
+    """Return, for each of `LENGTHS`, every n-gram as one opaque item, which numpy can sort."""
+    small_ids = ids.astype(np.min_scalar_type(vocabulary_size))
+
+    grams = []
+    for n in LENGTHS:
+        rows = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(small_ids, n))
+        grams.append(rows.view(np.dtype((np.void, small_ids.itemsize * n)))[:, 0])
+    return grams
+
+
+def _find_period(ids: Ids) -> float:
+    """Return the smallest exact period that fits in at least twice, else NaN.
+
+    By the failure function of Knuth, Morris and Pratt: `border[i]` is the length of the longest
+    proper prefix of `symbols[: i + 1]` that is also its suffix.
+    """
+    # A list: single elements of an array are slow to reach.
     symbols = ids.tolist()
-    border, length = [0] * len(symbols), 0
+    border = [0] * len(symbols)
+    length = 0
+
     for i in range(1, len(symbols)):
         while length and symbols[i] != symbols[length]:
             length = border[length - 1]
-        length += symbols[i] == symbols[length]
+        if symbols[i] == symbols[length]:
+            length += 1
         border[i] = length
+
     period = len(symbols) - border[-1]
     return float(period) if 2 * period <= len(symbols) else float("nan")
 
 
-def _lag(ids: NDArray[np.int64]) -> tuple[float, float]:
-    small = ids.astype(np.int32)
+def _find_lag(ids: Ids) -> tuple[float, float]:
+    """Return the first shift that leaves nearly as many characters equal as any, and the share."""
+    symbols = ids.astype(np.int32)
     lags = range(1, min(len(ids) // 2, LONGEST_LAG) + 1)
-    matches = [np.count_nonzero(small[k:] == small[:-k]) / (len(small) - k) for k in lags]
+    matches = [
+        np.count_nonzero(symbols[lag:] == symbols[:-lag]) / (len(symbols) - lag) for lag in lags
+    ]
+
     # Multiples of a noisy period match about as well: the first that does is the period.
-    first = next(i for i, share in enumerate(matches) if share >= 0.9 * max(matches))
+    enough = 0.9 * max(matches)
+    first = next(index for index, share in enumerate(matches) if share >= enough)
     return float(lags[first]), matches[first]

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.results.files import write_atomically
 from lab.results.record import read_record
-from lab.results.report import VERDICTS, shown, write_atomically
+from lab.results.verdicts import VERDICTS, format_value
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #c4320a; --dim: #6e7781; }
@@ -40,8 +41,19 @@ td { min-width: 8rem; vertical-align: top; } td.number { font-variant-numeric: t
 }
 """
 
-_WIDE = 1.6  # width over height
+# A picture wider than this (width over height) and than a phone's screen scrolls in its box.
+_WIDE = 1.6
 _PHONE = 360  # pixels
+
+# Where a PNG has its width and its height, as four bytes each.
+_PNG_WIDTH = slice(16, 20)
+_PNG_HEIGHT = slice(20, 24)
+
+_RULE = (
+    "<p>A verdict is given only at the paper's scale, or where no training budget matters: "
+    "within the tolerance that stands beside it (in table 4 it is the published +-, the "
+    "deviation over seeds) or, where none does, of the same sign.</p>"
+)
 
 
 def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -> list[str]:
@@ -57,77 +69,97 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
     Returns:
         The names of damaged results.
     """
-    records: dict[str, dict[str, Any]] = {}
-    damaged, sections = [], []
+    rows: list[dict[str, Any]] = []
+    sections: list[str] = []
+    damaged: list[str] = []
+
     for name, title in titles.items():
+        # Beside its log may lie the result of an earlier run, which is not shown.
         if name in failed:
-            sections.append(_failure(folder, name, title))
+            sections.append(_failure_section(folder, name, title))
             continue
+
         try:
             record = read_record(folder / f"{name}.json")
         except ValueError as error:
             damaged.append(name)
             words = f"This result cannot be read: {error}. Run the script again."
-            sections.append(_headed(name, title, f"<p class=failed>{html.escape(words)}</p>"))
+            sections.append(_section(name, title, f"<p class=failed>{html.escape(words)}</p>"))
             continue
-        sections.append(_section(folder, name, title, record))
-        records |= {} if record is None else {name: record}
-    rows = [row for record in records.values() for row in record["rows"]]
-    counts = Counter(row["verdict"] for row in rows)
-    counted = ", ".join(f"{_phrase(verdict)}: {counts[verdict]}" for verdict in VERDICTS)
-    told = {"scripts that failed": len(failed), "results that cannot be read": len(damaged)}
-    broken = "".join(f"; <span class=failed>{w}: {n}</span>" for w, n in told.items() if n)
-    links = "".join(f'<a href="#{n}">{html.escape(_name(n))}</a>' for n in titles)
+
+        sections.append(_result_section(folder, name, title, record))
+        rows += [] if record is None else record["rows"]
+
+    summary = _summarise(rows, n_failed=len(failed), n_damaged=len(damaged))
+    links = "".join(f'<a href="#{name}">{html.escape(_spaced(name))}</a>' for name in titles)
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Published and measured</title><style>{STYLE}</style></head><body>"
-        f"<h1>Published and measured</h1><p>{len(rows)} quantities; {counted}{broken}.</p>"
-        "<p>A verdict is given only at the paper's scale, or where no training budget matters: "
-        "within the tolerance that stands beside it (in table 4 it is the published +-, the "
-        "deviation over seeds) or, where none does, of the same sign.</p>"
+        f"<h1>Published and measured</h1><p>{summary}</p>{_RULE}"
         f"<nav>{links}</nav>{''.join(sections)}</body></html>\n"
     )
     write_atomically({folder / "index.html": lambda path: path.write_text(page)})
     return damaged
 
 
-def _headed(name: str, title: str, body: str) -> str:
+def _summarise(rows: Sequence[Mapping[str, Any]], *, n_failed: int, n_damaged: int) -> str:
+    counts = Counter(row["verdict"] for row in rows)
+    verdicts = ", ".join(f"{_phrase(verdict)}: {counts[verdict]}" for verdict in VERDICTS)
+
+    troubles = {"scripts that failed": n_failed, "results that cannot be read": n_damaged}
+    warnings = "".join(
+        f"; <span class=failed>{words}: {number}</span>"
+        for words, number in troubles.items()
+        if number
+    )
+    return f"{len(rows)} quantities; {verdicts}{warnings}."
+
+
+def _section(name: str, title: str, body: str) -> str:
     return f'<section id="{name}"><h2>{html.escape(title)}</h2>{body}</section>'
 
 
-def _section(folder: Path, name: str, title: str, record: dict[str, Any] | None) -> str:
+def _result_section(folder: Path, name: str, title: str, record: dict[str, Any] | None) -> str:
     if record is None:
-        return _headed(name, title, "<p>No result yet.</p>")
+        return _section(name, title, "<p>No result yet.</p>")
+
     figures = "".join(_figure(folder / picture, title) for picture in record["figures"])
-    body = "".join(_row(row) for row in record["rows"])
+    budget = html.escape(f"{_spaced(name)}; budget: {record['budget']}")
+
     heads = "".join(f"<th>{head}</th>" for head in ("quantity", "published", "here", "verdict"))
-    budget = html.escape(f"{_name(name)}; budget: {record['budget']}")
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-    inside = f"<p class=budget>{budget}</p>{figures}<div class=table>{table}</div>"
-    return _headed(name, title, inside)
+    rows = "".join(_table_row(row) for row in record["rows"])
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+    body = f"<p class=budget>{budget}</p>{figures}<div class=table>{table}</div>"
+    return _section(name, title, body)
 
 
-def _row(row: Mapping[str, Any]) -> str:
-    kind = row["verdict"].split()[0]
-    note = f"<br><small>{html.escape(row['note'])}</small>" if row["note"] else ""
+def _table_row(row: Mapping[str, Any]) -> str:
     values = "".join(
-        f'<td class="number" data-label="{key}">{html.escape(shown(row[key]))}</td>'
+        f'<td class="number" data-label="{key}">{html.escape(format_value(row[key]))}</td>'
         for key in ("published", "here")
     )
-    verdict = f"<td><span class={kind}>{_phrase(row['verdict'])}</span>{note}</td>"
+
+    css_class = row["verdict"].split()[0]
+    note = f"<br><small>{html.escape(row['note'])}</small>" if row["note"] else ""
+    verdict = f"<td><span class={css_class}>{_phrase(row['verdict'])}</span>{note}</td>"
     return f"<tr><td>{html.escape(row['quantity'])}</td>{values}{verdict}</tr>"
 
 
 def _figure(path: Path, title: str) -> str:
     if not path.is_file():
         return ""
+
     content = path.read_bytes()
     alt = html.escape(f"{title} ({path.stem})")
     source = f'src="data:image/png;base64,{base64.b64encode(content).decode()}" alt="{alt}"'
-    width, height = (int.from_bytes(content[i : i + 4], "big") for i in (16, 20))  # as PNG has them
+
+    width = int.from_bytes(content[_PNG_WIDTH], "big")
+    height = int.from_bytes(content[_PNG_HEIGHT], "big")
     if width <= _WIDE * height or width // 2 <= _PHONE:
         return f"<figure><div class=picture><img {source}></div></figure>"
+
     # At half its size (letters of 8 pixels) a wide picture is legible, and scrolls in its box.
     return (
         f'<figure><div class=picture tabindex=0><img {source} style="min-width: {width // 2}px">'
@@ -135,17 +167,18 @@ def _figure(path: Path, title: str) -> str:
     )
 
 
-def _failure(folder: Path, name: str, title: str) -> str:
+def _failure_section(folder: Path, name: str, title: str) -> str:
     log = folder / f"{name}.log"
-    lines = log.read_text(errors="replace").splitlines()[-3:] if log.is_file() else []
-    said = html.escape("\n".join(lines))
+    last_lines = log.read_text(errors="replace").splitlines()[-3:] if log.is_file() else []
+    excerpt = html.escape("\n".join(last_lines))
+
     words = "<p class=failed>This script failed.</p>"
-    return _headed(name, title, f"{words}<div class=table><pre>{said}</pre></div>")
+    return _section(name, title, f"{words}<div class=table><pre>{excerpt}</pre></div>")
 
 
 def _phrase(verdict: str) -> str:
     return "not comparable at this budget" if verdict == "not comparable" else verdict
 
 
-def _name(name: str) -> str:
+def _spaced(name: str) -> str:
     return name.replace("_", " ")

@@ -1,4 +1,8 @@
-"""Scripts run in processes of their own, and which options made the results that are there."""
+"""Scripts run in processes of their own, and which options made the results that are there.
+
+Beside `<script>.nc` lies `<script>.options`, the options that made it. It is deleted before a
+script starts and written after it has succeeded, so that where it is, the result is whole.
+"""
 
 import argparse
 import os
@@ -10,44 +14,45 @@ from pathlib import Path
 from lab.results.record import read_record
 
 PASSED_ON = ("data", "seeds", "processes", "dask")
-LACKS = {"early_exit": ("data", "processes", "dask")}  # it reads text
+NOT_TAKEN = {"early_exit": ("data", "processes", "dask")}  # it reads text, in this process
 
 
 def options_of(name: str, args: argparse.Namespace) -> list[str]:
-    """What the script is called with, besides its places."""
+    """Say what the script is called with, besides its places."""
     options = ["--scale", args.scale]
     for option in PASSED_ON:
         value = getattr(args, option)
-        if value is not None and option not in LACKS.get(name, ()):
+        if value is not None and option not in NOT_TAKEN.get(name, ()):
             options += [f"--{option}", str(value)]
     return options
 
 
-def is_there(output: Path, options: Sequence[str]) -> bool:
-    """Whether these very options made the result, and its table can be read."""
-    stamp = _stamp(output)
-    if not stamp.is_file() or stamp.read_bytes() != " ".join(options).encode():
+def has_result(output: Path, options: Sequence[str]) -> bool:
+    """Tell whether these very options made the result, and its table can be read."""
+    options_file = _options_file(output)
+    if not options_file.is_file() or options_file.read_bytes() != " ".join(options).encode():
         return False
+
     try:
         return output.is_file() and read_record(output.with_suffix(".json")) is not None
     except ValueError:
         return False
 
 
-def run(path: Path, output: Path, options: Sequence[str], *, cache: Path) -> bool:
-    """Run one script, its words in a log; whether it succeeded.
+def run_script(path: Path, output: Path, options: Sequence[str], *, cache: Path) -> bool:
+    """Run one script, what it prints in a log, and tell whether it succeeded."""
+    _options_file(output).unlink(missing_ok=True)
 
-    The options are written last: what lies beside them was made with them.
-    """
-    _stamp(output).unlink(missing_ok=True)
     command = [sys.executable, str(path), "--output", str(output), *options, "--cache", str(cache)]
+    environment = os.environ | {"MPLBACKEND": "agg"}  # no window
     with output.with_suffix(".log").open("w") as log:
-        settings = {"stdout": log, "stderr": log, "env": os.environ | {"MPLBACKEND": "agg"}}
-        good = subprocess.run(command, **settings).returncode == 0
-    if good:
-        _stamp(output).write_text(" ".join(options))
-    return good
+        process = subprocess.run(command, stdout=log, stderr=log, env=environment)
+
+    has_succeeded = process.returncode == 0
+    if has_succeeded:
+        _options_file(output).write_text(" ".join(options))
+    return has_succeeded
 
 
-def _stamp(output: Path) -> Path:
+def _options_file(output: Path) -> Path:
     return output.with_suffix(".options")

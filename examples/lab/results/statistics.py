@@ -49,8 +49,8 @@ def paired(
         `n_pairs`, over the further dimensions.
     """
     plain, asymmetric = xr.align(plain, asymmetric, join="exact")
-    both = xr.apply_ufunc(
-        _compare,
+    statistics = xr.apply_ufunc(
+        _compare_pairs,
         plain,
         asymmetric,
         input_core_dims=[[dim], [dim]],
@@ -59,28 +59,38 @@ def paired(
         kwargs={"level": level, "resamples": resamples, "seed": seed},
     )
     names = [name for name in _NAMES if name != "p_bonferroni"]
-    result = both.assign_coords(statistic=names).to_dataset("statistic")
+    result = statistics.assign_coords(statistic=names).to_dataset("statistic")
+
+    # Cells without a test take no part in the correction.
     tests = int(result["p"].notnull().sum())
     result["p_bonferroni"] = (result["p"] * tests).clip(max=1.0)
+
     for name, text in _NAMES.items():
         result[name].attrs = {"long_name": text}
-    attrs = provenance("lab.results.statistics.paired", level=level, resamples=resamples, tests=tests)
+    attrs = provenance(
+        "lab.results.statistics.paired", level=level, resamples=resamples, tests=tests
+    )
     return result[list(_NAMES)].assign_attrs(attrs)
 
 
-def _compare(
+def _compare_pairs(
     plain: np.ndarray, asymmetric: np.ndarray, *, level: float, resamples: int, seed: int
 ) -> np.ndarray:
-    known = ~(np.isnan(plain) | np.isnan(asymmetric))
-    a, b = plain[known], asymmetric[known]
-    difference, n = b - a, int(known.sum())
-    spread = float(np.ptp(difference)) if n else 0.0
-    t = p = d = float("nan")
-    low = high = mean = float(difference.mean()) if n else float("nan")
-    if n > 1 and spread > 1e-12 * max(np.abs(difference).max(), 1e-300):
-        t, p = scipy.stats.ttest_rel(b, a)
-        d = mean / difference.std(ddof=1)
-        found = scipy.stats.bootstrap(
+    """Return the statistics in the order of `_NAMES`, without `p_bonferroni`."""
+    is_whole_pair = ~(np.isnan(plain) | np.isnan(asymmetric))
+    plain, asymmetric = plain[is_whole_pair], asymmetric[is_whole_pair]
+    difference = asymmetric - plain
+    n_pairs = len(difference)
+
+    mean = float(difference.mean()) if n_pairs else float("nan")
+    low = high = mean
+    t = p = cohen_d = float("nan")
+
+    # Differences that are equal but for rounding have no deviation to compare the mean with.
+    if n_pairs > 1 and np.ptp(difference) > 1e-12 * max(np.abs(difference).max(), 1e-300):
+        t, p = scipy.stats.ttest_rel(asymmetric, plain)
+        cohen_d = mean / difference.std(ddof=1)
+        bootstrap = scipy.stats.bootstrap(
             (difference,),
             np.mean,
             confidence_level=level,
@@ -88,11 +98,14 @@ def _compare(
             method="percentile",
             rng=np.random.default_rng(seed),
         )
-        low, high = found.confidence_interval
-    parts = [_mean_std(a), _mean_std(b), (mean, t, p, d, low, high, n)]
-    return np.array([value for part in parts for value in part], dtype=float)
+        low, high = bootstrap.confidence_interval
+
+    numbers = [*_mean_and_std(plain), *_mean_and_std(asymmetric)]
+    numbers += [mean, t, p, cohen_d, low, high, n_pairs]
+    return np.array(numbers, dtype=float)
 
 
-def _mean_std(values: np.ndarray) -> tuple[float, float]:
+def _mean_and_std(values: np.ndarray) -> tuple[float, float]:
     mean = values.mean() if len(values) else float("nan")
-    return mean, values.std(ddof=1) if len(values) > 1 else float("nan")
+    std = values.std(ddof=1) if len(values) > 1 else float("nan")
+    return mean, std

@@ -4,48 +4,61 @@ import math
 from collections.abc import Mapping
 from itertools import pairwise
 
-from lab.results.report import Row
-from lab.training.scales import counted
+from lab.results.verdicts import Row, judge
+from lab.training.scales import plural
+
+# Methods whose numbers differ by less than this share of the larger one hold the same place.
+_EQUAL = 0.03
 
 
-def spent(data: str, per_class: int | None, epochs: str, n_seeds: int) -> str:
-    """The budget in words.
+def budget_in_words(data: str, per_class: int | None, epochs: str, n_seeds: int) -> str:
+    """Say what was spent.
 
     Examples:
-        >>> spent("some/cifar10.npz", None, "3 epochs", 1)
+        >>> budget_in_words("some/cifar10.npz", None, "3 epochs", 1)
         'cifar10.npz, all images per class, 3 epochs, 1 seed'
     """
-    images = "all images" if per_class is None else counted(per_class, "image")
-    return f"{data.rsplit('/')[-1]}, {images} per class, {epochs}, {counted(n_seeds, 'seed')}"
+    images = "all images" if per_class is None else plural(per_class, "image")
+    return f"{data.rsplit('/')[-1]}, {images} per class, {epochs}, {plural(n_seeds, 'seed')}"
 
 
 def order_row(
     metric: str, published: Mapping[str, float], here: Mapping[str, float], scale: str
 ) -> Row:
-    """The published order of the methods beside ours; a verdict at the paper's scale only.
+    """Compare the published order of the methods with ours; a verdict at the paper's scale only.
 
     Methods that are NaN here (all their networks diverged) have no place, and then no verdict.
     """
-    sign = -1 if metric.endswith("change") else 1  # a nudge is to lower the loss
-    known = {m: v for m, v in here.items() if math.isfinite(v)}
-    orders = [order({m: sign * v for m, v in sizes.items()}) for sizes in (published, known)]
-    verdict = "agrees" if orders[0] == orders[1] else "disagrees"
-    missing = [m for m in here if m not in known]
+    # A nudge is to lower the loss: the most negative change comes first.
+    sign = -1 if metric.endswith("change") else 1
+    published_order = order_methods({name: sign * value for name, value in published.items()})
+    order = order_methods(
+        {name: sign * value for name, value in here.items() if math.isfinite(value)}
+    )
+
+    missing = [name for name, value in here.items() if not math.isfinite(value)]
     note = f"undefined here: {', '.join(missing)}" if missing else ""
-    comparable = scale == "paper" and not missing
-    return Row(f"order by {metric}", *orders, verdict if comparable else "not comparable", note)
+    verdict = judge(order == published_order, comparable=scale == "paper" and not missing)
+    return Row(f"order by {metric}", published_order, order, verdict, note)
 
 
-def order(values: Mapping[str, float]) -> str:
-    """Methods by size, the largest first; those within 3 percent of the next are equal.
+def order_methods(values: Mapping[str, float]) -> str:
+    """Order methods by size, the largest first; those within 3 percent of the next are equal.
 
     Examples:
-        >>> order({"SB": 0.45, "CB": 0.359, "DFA": 0.36})
+        >>> order_methods({"SB": 0.45, "CB": 0.359, "DFA": 0.36})
         'SB > CB = DFA'
     """
     names = sorted(values, key=values.__getitem__, reverse=True)
+
     groups = [names[:1]]
-    for one, other in pairwise(names):
-        alike = abs(values[one] - values[other]) <= 0.03 * abs(values[one])
-        groups[-1].append(other) if alike else groups.append([other])
-    return " > ".join(" = ".join(sorted(group)) for group in groups).replace("+pen", "")
+    for name, next_name in pairwise(names):
+        difference = abs(values[name] - values[next_name])
+        if difference <= _EQUAL * abs(values[name]):
+            groups[-1].append(next_name)
+        else:
+            groups.append([next_name])
+
+    # Within a group by name, so that orders can be compared as texts.
+    text = " > ".join(" = ".join(sorted(group)) for group in groups)
+    return text.replace("+pen", "")

@@ -8,13 +8,18 @@ import probes
 from lab.backbones.character_model import CharacterModel
 from lab.data.text import Corpus, windows
 
+PASSAGE = 10  # windows of validation text whose exits are drawn letter by letter
+
 
 def draw_tradeoffs(result: xr.Dataset) -> Figure:
-    """Perplexity against compute for three ways of training."""
+    """Draw perplexity against compute for three ways of training."""
     names = ["standard", "asymmetric 0.7", "asymmetric l2 0.7"]
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", sharey=True)
+
     for ax, name in zip(axes, names, strict=True):
         probes.plot_tradeoff(result.sel(variant=name), ax=ax).set_title(name)
+
+        # Plain numbers at the minor ticks, too: perplexities may lie within one power of ten.
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_minor_formatter("{x:g}")
@@ -25,12 +30,15 @@ def draw_tradeoffs(result: xr.Dataset) -> Figure:
 def draw_details(
     result: xr.Dataset, model: CharacterModel, corpus: Corpus, tau: float
 ) -> dict[str, Figure]:
-    """Reliability of the exits, and where the characters of a passage left."""
-    chosen = result.sel(variant="asymmetric 0.7")
+    """Draw the reliability of the exits, and where the characters of a passage left."""
     x, y = windows(corpus.validation)
-    passage = probes.exit_map(probes.record_exits(model, (x[:10], y[:10]), "layers.*"), tau)
-    letters = list(corpus.decode(y[:10].flatten()))
+    x, y = x[:PASSAGE], y[:PASSAGE]
+    record = probes.record_exits(model, (x, y), "layers.*")
+    passage = probes.exit_map(record, tau)
+    letters = list(corpus.decode(y.flatten()))
+
+    variant = result.sel(variant="asymmetric 0.7")
     return {
-        "reliability": probes.plot_reliability(chosen).figure,
+        "reliability": probes.plot_reliability(variant).figure,
         "text": probes.plot_exit_text(passage, letters).figure,
     }

@@ -1,6 +1,5 @@
 """The asymmetric-exit study: what it published, the runs, and the rows that compare the two."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,24 +10,26 @@ import torch.nn.functional as F
 import xarray as xr
 
 import probes
-from lab.backbones.character_model import CharacterModel
 from lab.data.text import Corpus, windows
-from lab.results.report import Row
-from lab.training.train_text import Variant, train
+from lab.results.verdicts import Row
+from lab.training.train_text import TextRecipe, Variant, train_text_model
 
 TAU = 0.95
 THRESHOLDS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, TAU, 0.99, 1.01)
 ONE_LAYER = Variant("standard", depth=1)
-# Experiments 5 and 6: perplexity, percent of tokens that leave early, percent of the layers run.
-PUBLISHED = {
+
+# Perplexity, percent of tokens that leave early, percent of the layers run.
+QUANTITIES = ("PPL", "shallow %", "compute %")
+Published = tuple[float, float, float]
+
+# Experiments 5 and 6.
+PUBLISHED: dict[str, Published] = {
     "asymmetric 0.3": (24.88, 72.0, 52.0),
     "asymmetric 0.5": (23.98, 52.3, 65.2),
     "asymmetric 0.7": (22.95, 52.4, 65.0),
     "asymmetric l2 0.7": (32.07, 86.3, 42.5),
 }
-WHOLE = {"standard": 34.86, "deep supervision": 30.54}  # perplexity without exits
-WHOLE_ONE_LAYER = 35.29
-BY_THRESHOLD = {
+BY_THRESHOLD: dict[str, dict[float, Published]] = {
     "asymmetric 0.7": {
         0.5: (41.62, 94.4, 37.0),
         0.7: (40.48, 87.8, 41.4),
@@ -44,8 +45,12 @@ BY_THRESHOLD = {
     },
 }
 
+# Perplexity without exits.
+WHOLE = {"standard": 34.86, "deep supervision": 30.54}
+WHOLE_ONE_LAYER = 35.29
 
-def measure(
+
+def measure_variants(
     corpus: Corpus, variants: Sequence[Variant], seeds: Sequence[int], *, epochs: int, cache: Path
 ) -> xr.Dataset:
     """Train every variant from every seed, and analyse its exits on the validation part.
@@ -55,106 +60,77 @@ def measure(
         of a model with a single layer.
     """
     x, y = windows(corpus.validation)
-    rows = []
+    recipes = [TextRecipe(seed=seed, epochs=epochs) for seed in seeds]
+
+    by_variant = []
     for variant in variants:
-        models = [train(corpus, variant, seed=s, epochs=epochs, cache=cache) for s in seeds]
-        found = [probes.exits(m, (x, y), "layers.*", thresholds=THRESHOLDS) for m in models]
-        label = xr.Variable("seed", list(seeds), {"long_name": "seed of weights and order"})
-        rows.append(xr.concat(found, label, combine_attrs="drop_conflicts"))
-    label = xr.Variable("variant", [str(v) for v in variants], {"long_name": "loss weights"})
-    result = xr.concat(rows, label, combine_attrs="drop_conflicts")
-    alone = [train(corpus, ONE_LAYER, seed=s, epochs=epochs, cache=cache) for s in seeds]
+        models = [train_text_model(corpus, variant, recipe, cache=cache) for recipe in recipes]
+        analyses = [
+            probes.exits(model, (x, y), "layers.*", thresholds=THRESHOLDS) for model in models
+        ]
+        seed_label = xr.Variable("seed", list(seeds), {"long_name": "seed of weights and order"})
+        by_variant.append(xr.concat(analyses, seed_label, combine_attrs="drop_conflicts"))
+
+    names = [str(variant) for variant in variants]
+    variant_label = xr.Variable("variant", names, {"long_name": "loss weights"})
+    result = xr.concat(by_variant, variant_label, combine_attrs="drop_conflicts")
+
+    shallow_models = [
+        train_text_model(corpus, ONE_LAYER, recipe, cache=cache) for recipe in recipes
+    ]
+
+    # Cross-entropy wants the classes before the positions.
     with torch.no_grad():
-        entropy = np.array([float(F.cross_entropy(m(x).mT, y)) for m in alone])
-    words = {"long_name": "perplexity of a model of one layer"}
-    return result.assign(one_layer_perplexity=("seed", np.exp(entropy), words))
+        entropies = [float(F.cross_entropy(model(x).mT, y)) for model in shallow_models]
+    attributes = {"long_name": "perplexity of a model of one layer"}
+    return result.assign(one_layer_perplexity=("seed", np.exp(np.array(entropies)), attributes))
 
 
 def interval(values: xr.DataArray, level: float = 0.95) -> tuple[float, float]:
-    """The mean over seeds and half the width of its t interval, NaN for a single seed."""
+    """Return the mean over seeds and half the width of its t interval, NaN for a single seed."""
     n = values.sizes["seed"]
+    mean = float(values.mean())
     if n < 2:
-        return float(values.mean()), float("nan")
-    wide = scipy.stats.t.ppf((1 + level) / 2, n - 1)
-    return float(values.mean()), float(wide * values.std("seed", ddof=1) / np.sqrt(n))
+        return mean, float("nan")
+
+    # Student's quantile: the deviation comes from the same few seeds.
+    quantile = scipy.stats.t.ppf((1 + level) / 2, n - 1)
+    return mean, float(quantile * values.std("seed", ddof=1) / np.sqrt(n))
 
 
-def compare(result: xr.Dataset) -> list[Row]:
-    """Published numbers beside ours; no verdict on another text, but intervals."""
+def compare_variants(result: xr.Dataset) -> list[Row]:
+    """Put published numbers beside ours; no verdict on another text, but intervals."""
     table = result.sel(measure="max softmax", exit="layers.0")
+    variants = table["variant"].values.tolist()
+
     rows = [_row("standard, 1 layer: PPL", WHOLE_ONE_LAYER, table["one_layer_perplexity"])]
-    for name in (v for v in WHOLE if v in table["variant"]):
-        deep = table["fixed_perplexity"].sel(variant=name).isel(layer=-1)
-        rows.append(_row(f"{name}: PPL", WHOLE[name], deep))
-    known = {k: {"": v} for k, v in PUBLISHED.items()}
-    for title, published in (("", known), (" at", BY_THRESHOLD)):
-        for name in (v for v in published if v in table["variant"]):
-            for tau, numbers in published[name].items():
-                cell = table.sel(variant=name, threshold=tau or TAU)
-                ours = (cell["perplexity"], 100 * cell["shallow"], 100 * cell["compute"])
-                for what, p, v in zip(
-                    ("PPL", "shallow %", "compute %"), numbers, ours, strict=True
-                ):
-                    rows.append(_row(f"{name}{title}{tau and f' {tau}'}: {what}", p, v))
+    for name, perplexity in WHOLE.items():
+        if name in variants:
+            last_layer = table["fixed_perplexity"].sel(variant=name).isel(layer=-1)
+            rows.append(_row(f"{name}: PPL", perplexity, last_layer))
+
+    for name, published in PUBLISHED.items():
+        if name in variants:
+            cell = table.sel(variant=name, threshold=TAU)
+            rows += _compare_cell(name, published, cell)
+
+    for name, by_threshold in BY_THRESHOLD.items():
+        if name in variants:
+            for tau, published in by_threshold.items():
+                cell = table.sel(variant=name, threshold=tau)
+                rows += _compare_cell(f"{name} at {tau}", published, cell)
     return rows
 
 
+def _compare_cell(title: str, published: Published, cell: xr.Dataset) -> list[Row]:
+    here = (cell["perplexity"], 100 * cell["shallow"], 100 * cell["compute"])
+    return [
+        _row(f"{title}: {quantity}", number, values)
+        for quantity, number, values in zip(QUANTITIES, published, here, strict=True)
+    ]
+
+
 def _row(quantity: str, published: float, values: xr.DataArray) -> Row:
-    mean, half = interval(values)
-    spread = f"+- {half:.2g} over seeds" if half == half else "one seed"
+    mean, half_width = interval(values)
+    spread = "one seed" if np.isnan(half_width) else f"+- {half_width:.2g} over seeds"
     return Row(quantity, published, mean, note=f"{spread}, other text")
-
-
-def show(result: xr.Dataset) -> str:
-    """What the published tables lack: the baselines beside every routed row, with intervals."""
-    table = result.sel(measure="max softmax", exit="layers.0")
-    standard = table["fixed_perplexity"].sel(variant="standard").isel(layer=-1)
-    heads = ("all deep", "- standard", "all shallow", "routed", "random", "oracle", "shallow %")
-    heads += ("compute %", "with head %", "gain/nat")
-    lines = [f"at threshold {TAU}; mean +- half a 95 % interval over seeds"]
-    lines.append(f"{'':22}" + "".join(f"{head:>15}" for head in heads))
-    for name in table["variant"].values:
-        row = table.sel(variant=name)
-        cell = row.sel(threshold=TAU)
-        deep, early = (row["fixed_perplexity"].isel(layer=i) for i in (-1, 0))
-        values = [deep, deep - standard, early, cell["perplexity"], cell["random_perplexity"]]
-        values += [row["oracle_perplexity"], 100 * cell["shallow"], 100 * cell["compute"]]
-        values += [100 * cell["compute_with_head"], cell["gain"]]
-        cells = (f"{mean:.3f}+-{half:.3f}" for mean, half in map(interval, values))
-        lines.append(f"{name:22}" + "".join(f"{text:>15}" for text in cells))
-    return "\n".join(lines)
-
-
-def calibrated(model: CharacterModel, corpus: Corpus, *, exit_rate: float = 0.5) -> float:
-    """The threshold at which such a share of the calibration part leaves after the first layer."""
-    record = probes.record_exits(model, windows(corpus.calibration), "layers.*")
-    found = probes.calibrate_exits(record, exit_rate=exit_rate)
-    return float(found["tau"].sel(measure="max softmax", exit="layers.0"))
-
-
-def skip(
-    model: CharacterModel, corpus: Corpus, *, samples: int, thresholds: Sequence[float]
-) -> str:
-    """Read validation text with layers really skipped: perplexity, and time beside the formula."""
-    ids = windows(corpus.validation)[0][:samples]
-    prompt, follow = ids[:, :8], ids[:, 8:]
-    probes.generate(model, prompt[:1], 8)  # first calls are slower
-    lines, full = [f"{'decoding':34}     PPL  formula  counted  measured"], None
-    ways = [(tau, skipped) for tau in thresholds for skipped in ("recompute", "propagate")]
-    for tau, skipped in [(1.01, "recompute"), *ways]:
-        start = time.process_time()
-        made = probes.generate(
-            model,
-            prompt,
-            follow.shape[1],
-            layers="layers.0",
-            threshold=tau,
-            skipped=skipped,
-            follow=follow,
-        )
-        seconds = time.process_time() - start
-        full = full or seconds
-        numbers = (np.exp(made["cross_entropy"].mean()), made["compute"], made["compute_with_head"])
-        cells = " ".join(f"{float(n):8.3f}" for n in (*numbers, seconds / full))
-        lines.append(f"threshold {tau:4.2f}, {skipped:18}" + cells)
-    return "\n".join(lines)

@@ -2,16 +2,19 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import xarray as xr
 
-from lab.results.report import Row, publish
-from lab.studies.sweep import executing, sweep
+from lab.results.options import exit_showing
+from lab.results.publish import publish
+from lab.results.verdicts import Row, join_notes
+from lab.studies.executing import executing
+from lab.studies.sweep import sweep
 from lab.training.recipe import Recipe
-from lab.training.scales import ALPHA_20, SMALL, base, budget_of, seeds
+from lab.training.scales import ALPHA_20, SMALL, budget_of, recipe_for, seeds_for
 
 KINDS = ("plain", "asymmetric")
 
@@ -21,36 +24,47 @@ def main_runs(
 ) -> tuple[dict[str, xr.Dataset], str]:
     """Train (or find in the cache) both kinds over the seeds.
 
+    With `--show-recipe` the recipes are printed instead, and the program ends.
+
     Args:
-        args: From `lab.results.report.arguments`.
+        args: From `lab.results.options.arguments`.
         backbones: Which.
         data: What the paper used.
 
     Returns:
-        By backbone, what `lab.train` gives, over `training` and `seed`; and the budget in words.
+        By backbone, what `lab.training.train` gives, over `training` and `seed`; and the budget in
+        words.
     """
-    chosen = seeds(args)
+    seeds = seeds_for(args)
     recipes: list[Recipe] = []
     for backbone in backbones:
-        plain = base(backbone, args, data)
-        for recipe in (plain, replace(plain, n=20, alpha=ALPHA_20[backbone])):
-            recipes += [replace(recipe, seed=seed) for seed in chosen]
+        plain = recipe_for(backbone, args, data)
+        asymmetric = replace(plain, n=20, alpha=ALPHA_20[backbone])
+        for recipe in (plain, asymmetric):
+            recipes += [replace(recipe, seed=seed) for seed in seeds]
+
+    if args.show_recipe:
+        exit_showing([asdict(recipe) for recipe in recipes])
+
+    # The runs come in the order of the recipes: by backbone, then kind, then seed.
     with executing(args) as executor:
         runs = iter(sweep(recipes, cache=args.cache, executor=executor))
-    kind = xr.Variable("training", list(KINDS), {"long_name": "training"})
-    seed = xr.Variable("seed", chosen, {"long_name": "seed"})
-    found = {}
+    kind_label = xr.Variable("training", list(KINDS), {"long_name": "training"})
+    seed_label = xr.Variable("seed", seeds, {"long_name": "seed"})
+    by_backbone = {}
     for backbone in backbones:
-        both = [_joined([next(runs) for _ in chosen], seed) for _ in KINDS]
-        found[backbone] = _joined(both, kind)
-    return found, budget_of(recipes, len(chosen))
+        kinds = [_join([next(runs) for _ in seeds], seed_label) for _ in KINDS]
+        by_backbone[backbone] = _join(kinds, kind_label)
+    return by_backbone, budget_of(recipes, len(seeds))
 
 
 def trace_of(run: xr.Dataset) -> xr.Dataset:
-    """What `gradients.Trace` recorded of the asymmetric runs, over `seed`."""
+    """Return what `gradients.Trace` recorded of the asymmetric runs, over `seed`."""
+    traced = [name for name, variable in run.data_vars.items() if "step" in variable.dims]
+    trace = run[traced].sel(training="asymmetric", drop=True)
+
+    # The `layer` that is dropped is that of attention, if any was measured.
     names = {"traced_layer": "layer", "traced_parameters": "n_parameters"}
-    kept = [name for name, variable in run.data_vars.items() if "step" in variable.dims]
-    trace = run[kept].sel(training="asymmetric", drop=True)
     return trace.drop_vars("layer", errors="ignore").rename(names)
 
 
@@ -62,18 +76,19 @@ def publish_nothing_seen(
     Args:
         run: From `main_runs`, without `seen_epoch`.
         rows: What the figure compares, undefined here.
-        figures: Names of its figures, as for `lab.results.report.publish`.
-        output, budget: As for `lab.results.report.publish`.
+        figures: Names of its figures, as for `lab.results.publish.publish`.
+        output, budget: As for `lab.results.publish.publish`.
     """
     words = "all runs diverged before attention was measured"
-    drawn = {}
+    placeholders = {}
     for name in figures:
-        drawn[name] = plt.figure(figsize=(6.4, 2.4))
-        drawn[name].text(0.5, 0.5, words, ha="center", va="center")
-    said = [replace(row, note="; ".join(filter(None, [words, row.note]))) for row in rows]
-    publish(run[["diverged"]], drawn, said, output=output, budget=budget)
+        placeholders[name] = plt.figure(figsize=(6.4, 2.4))
+        placeholders[name].text(0.5, 0.5, words, ha="center", va="center")
+
+    noted_rows = [replace(row, note=join_notes(words, row.note)) for row in rows]
+    publish(run[["diverged"]], placeholders, noted_rows, output=output, budget=budget)
 
 
-def _joined(runs: Sequence[xr.Dataset], dim: xr.Variable) -> xr.Dataset:
-    # A diverged run has fewer steps than the others.
+def _join(runs: Sequence[xr.Dataset], dim: xr.Variable) -> xr.Dataset:
+    # An outer join, since a diverged run has fewer steps than the others.
     return xr.concat(runs, dim, combine_attrs="drop_conflicts", join="outer", data_vars="all")

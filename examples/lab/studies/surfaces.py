@@ -21,7 +21,7 @@ def measure_surfaces(
     samples: int,
     tolerance: float | None = None,
 ) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
-    """What branches change on a plane of random directions, and the planes to draw.
+    """Measure what branches change on a plane of random directions, and the planes to draw.
 
     Args:
         recipe: Which backbone; its seed decides weights, images and directions.
@@ -37,16 +37,21 @@ def measure_surfaces(
     data = images.x_train, images.y_train
     torch.manual_seed(recipe.seed)
     model = recipe.model(images)
+
     settings: dict[str, Any] = {"over": "**", "samples": samples, "seed": recipe.seed}
     if tolerance is not None:
         settings |= {"method": "adaptive", "tolerance": tolerance}
     drawing = settings | {"normalisation": "unit", "size": min(size, 25)}
-    surfaces, found = {"plain": landscape.grid(model, data, **drawing)}, []
+
+    # One model for all: branches come and go beside it.
+    surfaces = {"plain": landscape.grid(model, data, **drawing)}
+    dilutions = []
     for n in branches:
-        probe = replace(recipe, n=n).probe(model, data[0][:2], 1)
+        probe = replace(recipe, n=n).probe(model, images.x_train[:2], 1)
         assert probe is not None
         with probe:
-            found.append(landscape.dilution(model, data, probe, size=size, **settings))
+            dilutions.append(landscape.dilution(model, data, probe, size=size, **settings))
             surfaces[f"{n} x"] = landscape.grid(model, data, extra=probe, **drawing)
+
     number = xr.Variable("n", list(branches), {"long_name": "branches at each layer"})
-    return xr.concat(found, dim=number, combine_attrs="drop_conflicts"), surfaces
+    return xr.concat(dilutions, dim=number, combine_attrs="drop_conflicts"), surfaces

@@ -1,30 +1,23 @@
 """Many runs: each recipe once, here or on an executor, finished ones kept on disk."""
 
-import argparse
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
-import torch
 import xarray as xr
 from accelerate import Accelerator
 
 from lab.data.images import load
-from lab.results import netcdf
-from lab.results.cache import read_dataset
-from lab.results.report import write_atomically
+from lab.results.files import dataset_writer, read_dataset, write_atomically
 from lab.training.recipe import Recipe
 from lab.training.train import train
 from resonance_toolkit import spread
 
-CACHE_VERSION = 2  # raise it when the same recipe comes to mean something else
+CACHE_VERSION = 3  # raise it when the same recipe comes to mean something else
 
 
 def sweep(
@@ -43,62 +36,49 @@ def sweep(
     Returns:
         One Dataset for each recipe, in order.
     """
-    # Under `accelerate launch` all look before any writes.
     accelerator = Accelerator()  # not PartialState, which does not know of a launch on CPUs
+
+    # Under `accelerate launch` all processes look into the cache before any writes to it: they must
+    # agree on what is left to do.
     accelerator.wait_for_everyone()
     keys = [key_of(recipe) for recipe in recipes]
-    unique = dict(zip(keys, recipes, strict=True))
-    kept = {key: read_dataset(cache / f"{key}.nc", having="diverged") for key in unique}
-    done = {key: entry for key, entry in kept.items() if entry is not None}
-    todo = [key for key in unique if key not in done]
+    recipe_by_key = dict(zip(keys, recipes, strict=True))
+    entries = {key: read_dataset(cache / f"{key}.nc", required="diverged") for key in recipe_by_key}
     accelerator.wait_for_everyone()
-    work = partial(_work, cache=cache)
-    items = [(key, unique[key]) for key in todo]
-    for index, run in spread(work, items, executor=executor, label="runs", unit="run"):
-        done[todo[index]] = run
+
+    runs = {key: entry for key, entry in entries.items() if entry is not None}
+    missing = [(key, recipe) for key, recipe in recipe_by_key.items() if key not in runs]
+    work = partial(_train_item, cache=cache)
+    for index, run in spread(work, missing, executor=executor, label="runs", unit="run"):
+        key, _ = missing[index]
+        runs[key] = run
+
         if accelerator.is_main_process:
-            path = cache / f"{todo[index]}.nc"
-            write_atomically({path: netcdf.writer(run)})
-            (cache / f"{todo[index]}.pt").unlink(missing_ok=True)
-    return [done[key] for key in keys]
+            write_atomically({cache / f"{key}.nc": dataset_writer(run)})
+
+            # The checkpoint of a run that is finished serves nobody.
+            (cache / f"{key}.pt").unlink(missing_ok=True)
+
+    return [runs[key] for key in keys]
 
 
 def key_of(recipe: Recipe) -> str:
-    """What a run is kept under: where the data lie does not matter, what they are does.
+    """Return what a run is kept under: where the data lie does not matter, what they are does.
 
     Settings at their defaults are left out: a new one does not make old runs worthless.
     """
-    usual = asdict(Recipe())
-    settings = {name: value for name, value in asdict(recipe).items() if value != usual[name]}
+    defaults = asdict(Recipe())
+    settings = {name: value for name, value in asdict(recipe).items() if value != defaults[name]}
     settings |= {"data": load(recipe.data).fingerprint, "version": CACHE_VERSION}
+
+    # What `accelerate launch` was told.
     if (precision := Accelerator().mixed_precision) != "no":
-        settings["mixed_precision"] = precision  # what `accelerate launch` was told
+        settings["mixed_precision"] = precision
+
     text = json.dumps(settings, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-@contextmanager
-def executing(args: argparse.Namespace) -> Iterator[Executor | None]:
-    """The executor that `--processes` or `--dask` ask for; None works in this process.
-
-    Dask's workers need the toolkit, this folder on their PYTHONPATH, one thread each, and the data
-    under the same name.
-    """
-    if args.processes:
-        threads = max((os.cpu_count() or 1) // args.processes, 1)
-        with ProcessPoolExecutor(
-            args.processes, get_context("spawn"), torch.set_num_threads, (threads,)
-        ) as pool:
-            yield pool
-    elif args.dask:
-        from distributed import Client
-
-        with Client(args.dask) as client, client.get_executor(pure=False) as executor:
-            yield executor
-    else:
-        yield None
-
-
-def _work(item: tuple[str, Recipe], *, cache: Path) -> xr.Dataset:
+def _train_item(item: tuple[str, Recipe], *, cache: Path) -> xr.Dataset:
     key, recipe = item
     return train(recipe, checkpoint=cache / f"{key}.pt")

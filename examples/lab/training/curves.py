@@ -1,18 +1,14 @@
 """A run's measurements as one Dataset."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from lab.training.run import Run
 from resonance_toolkit import provenance
-
-if TYPE_CHECKING:
-    from lab.training.train import Run
 
 _NAMES = {
     "train_loss": "main loss while training",
@@ -26,37 +22,46 @@ _NAMES = {
 
 def assemble(run: Run) -> xr.Dataset:
     """Label everything; epochs that a diverged run did not reach are NaN."""
-    total = run.recipe.epochs
-    missing = [float("nan")] * (total - len(run.epochs))
+    n_epochs = run.recipe.epochs
+    missing = [float("nan")] * (n_epochs - len(run.curves))
+
     variables: dict[str, Any] = {}
     for name, text in _NAMES.items():
-        values = np.array([epoch[name] for epoch in run.epochs] + missing, dtype=float)
+        values = np.array([epoch[name] for epoch in run.curves] + missing, dtype=float)
+        if name == "auxiliary_loss" and (run.probe is None or not run.probe.connected):
+            values[:] = np.nan
         variables[name] = ("epoch", values, {"long_name": text})
-    if run.probe is None or not run.probe.connected:
-        variables["auxiliary_loss"][1][:] = float("nan")
     variables["diverged"] = ((), int(bool(missing)), {"long_name": "whether the loss diverged"})
-    coords = {"epoch": ("epoch", np.arange(1, total + 1), {"long_name": "epoch"})}
-    settings = asdict(run.recipe) | {"data": Path(run.recipe.data).stem}
-    settings["train_images"], settings["test_images"] = (
-        len(run.images.y_train),
-        len(run.images.y_test),
+
+    settings = asdict(run.recipe) | {
+        "data": Path(run.recipe.data).stem,
+        "train_images": len(run.images.y_train),
+        "test_images": len(run.images.y_test),
+        "mixed_precision": run.accelerator.mixed_precision,
+    }
+    curves = xr.Dataset(
+        variables,
+        coords={"epoch": ("epoch", np.arange(1, n_epochs + 1), {"long_name": "epoch"})},
+        attrs=provenance("lab.train", run.backbone, **settings),
     )
-    settings["mixed_precision"] = run.accelerator.mixed_precision
-    attrs = provenance("lab.train", run.backbone, **settings)
-    return xr.Dataset(variables, coords, attrs).assign(_traced(run)).assign(_seen(run))
+    return curves.assign(_join_traces(run)).assign(_join_attention(run))
 
 
-def _traced(run: Run) -> xr.Dataset:
-    pieces = run.traced()
+def _join_traces(run: Run) -> xr.Dataset:
+    pieces = run.traces()
     if not pieces:
         return xr.Dataset()
-    whole = xr.concat(pieces, dim="step", combine_attrs="drop_conflicts", data_vars="minimal")
+
+    trace = xr.concat(pieces, dim="step", combine_attrs="drop_conflicts", data_vars="minimal")
+
+    # Attention has a dimension `layer`, too, with other layers.
     names = {"layer": "traced_layer", "n_parameters": "traced_parameters"}
-    return whole.rename({old: new for old, new in names.items() if old in whole.variables})
+    return trace.rename({old: new for old, new in names.items() if old in trace.variables})
 
 
-def _seen(run: Run) -> xr.Dataset:
-    if not run.seen:
+def _join_attention(run: Run) -> xr.Dataset:
+    if not run.attention:
         return xr.Dataset()
-    epochs = xr.Variable("seen_epoch", list(run.seen), {"long_name": "epoch"})
-    return xr.concat(list(run.seen.values()), dim=epochs, combine_attrs="drop_conflicts")
+
+    epochs = xr.Variable("seen_epoch", list(run.attention), {"long_name": "epoch"})
+    return xr.concat(list(run.attention.values()), dim=epochs, combine_attrs="drop_conflicts")

@@ -11,10 +11,11 @@ from tqdm import trange
 
 import nudging
 from lab.backbones.resmlp import ResMLP
-from lab.data.augment import augmented
+from lab.data.augment import augment_images
 from lab.data.images import Images
-from lab.training.local_objective import end_to_end, forward, local
+from lab.training.local_objective import end_to_end_objective, local_objective, run_locally
 
+# What makes the credit of each method; None for backprop, which needs none.
 CREDITS: dict[str, Any] = {
     "BP": None,
     "DFA": nudging.direct_feedback,
@@ -22,10 +23,13 @@ CREDITS: dict[str, Any] = {
     "SB": nudging.StateBridge,
     "CB": nudging.CreditBridge,
 }
+LEARNED = ("SB", "CB")
+
+_EVALUATED = 2048  # test images in one pass
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LocalRecipe:
     """How to train. The defaults are the published ones, where they are known.
 
     Attributes:
@@ -58,7 +62,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedNetwork:
     """A network before and after training, the credit that trained it (None: BP), the curves."""
 
     initial: dict[str, Tensor]
@@ -67,7 +71,22 @@ class Trained:
     curves: xr.Dataset
 
 
-def train(method: str, images: Images, *, seed: int, recipe: Recipe) -> Trained:
+@dataclass(frozen=True)
+class _Teacher:
+    """What gives a network its credit in one epoch.
+
+    Attributes:
+        credit: The rule that trains the blocks; None for backprop.
+        learner: A bridge that learns along, whether or not it trains the blocks yet.
+        normalise: Whether credit is divided by its root mean square.
+    """
+
+    credit: Any
+    learner: Any
+    normalise: bool
+
+
+def train_locally(method: str, images: Images, *, seed: int, recipe: LocalRecipe) -> TrainedNetwork:
     """Train one network by one method.
 
     Args:
@@ -80,48 +99,73 @@ def train(method: str, images: Images, *, seed: int, recipe: Recipe) -> Trained:
     model = ResMLP(images.classes, inputs=images.x_train[0].numel(), width=recipe.width)
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.blocks[: recipe.frozen].requires_grad_(False)
-    credit = CREDITS[method] and CREDITS[method](seed=seed, **recipe.credit)
-    early = nudging.direct_feedback(seed=seed) if method == "CB" else credit
-    learner = credit if method in ("SB", "CB") else None
-    free = [p for p in model.parameters() if p.requires_grad]
+
+    make_credit = CREDITS[method]
+    credit = make_credit(seed=seed, **recipe.credit) if make_credit else None
+    learner = credit if method in LEARNED else None
+
+    # While a Credit Bridge only learns, direct feedback trains the blocks.
+    warm_up_credit = nudging.direct_feedback(seed=seed) if method == "CB" else credit
+
+    free = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(free, recipe.lr, weight_decay=recipe.weight_decay, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, recipe.epochs)
     generator = torch.Generator().manual_seed(seed)
+
     curves = []
     for epoch in trange(recipe.epochs, desc=f"{method}, seed {seed}", disable=None):
-        used = early if epoch < recipe.warm_up * recipe.epochs else credit
-        normalise = learner is not None and used is learner
-        normalise = normalise if recipe.normalise is None else recipe.normalise
-        total = np.zeros(2)
+        epoch_credit = warm_up_credit if epoch < recipe.warm_up * recipe.epochs else credit
+        normalise = recipe.normalise
+        if normalise is None:
+            normalise = learner is not None and epoch_credit is learner
+        teacher = _Teacher(epoch_credit, learner, normalise)
+
+        means = np.zeros(2)
         order = torch.randperm(len(images.x_train), generator=generator)
         for rows in order.split(recipe.batch_size):
             x, y = images.x_train[rows], images.y_train[rows]
-            x = augmented(x, generator) if recipe.augment else x
-            bridge = float("nan")
-            if used is None:
-                loss, objective = end_to_end(model, x, y, penalty=recipe.penalty)
-            else:
-                state, parts = forward(model, x, y)
-                bridge = learner.update(state) if learner else bridge
-                settings = {"penalty": recipe.penalty, "normalise": normalise}
-                loss, objective = local(state, parts, used(state), **settings)
+            if recipe.augment:
+                x = augment_images(x, generator)
+
+            loss, bridge_loss, objective = _compute_objective(model, x, y, teacher, recipe.penalty)
             optimizer.zero_grad()
             objective.backward()
             optimizer.step()
-            total += np.array([loss.item(), bridge]) * len(rows) / len(order)
+            means += np.array([loss.item(), bridge_loss]) * len(rows) / len(order)
+
         schedule.step()
-        curves.append([*total, accuracy(model, images.x_test, images.y_test)])
-    return Trained(initial, model.requires_grad_(), credit, _dataset(np.array(curves)))
+        curves.append([*means, accuracy(model, images.x_test, images.y_test)])
+
+    # Frozen blocks are measured like the others.
+    return TrainedNetwork(initial, model.requires_grad_(), credit, _label_curves(np.array(curves)))
 
 
 @torch.no_grad()
 def accuracy(model: ResMLP, x: Tensor, y: Tensor) -> float:
-    """Share of images that get their own label."""
-    parts = zip(x.split(2048), y.split(2048), strict=True)
-    return sum(int((model(a).argmax(1) == b).sum()) for a, b in parts) / len(x)
+    """Return the share of images that get their own label."""
+    n_correct = 0
+    for images, labels in zip(x.split(_EVALUATED), y.split(_EVALUATED), strict=True):
+        n_correct += int((model(images).argmax(1) == labels).sum())
+    return n_correct / len(x)
 
 
-def _dataset(curves: np.ndarray) -> xr.Dataset:
+def _compute_objective(
+    model: ResMLP, x: Tensor, y: Tensor, teacher: _Teacher, penalty: float
+) -> tuple[Tensor, float, Tensor]:
+    """Return cross-entropy, loss of the bridge (NaN without one), and what to minimise."""
+    if teacher.credit is None:
+        loss, objective = end_to_end_objective(model, x, y, penalty=penalty)
+        return loss, float("nan"), objective
+
+    step, parts = run_locally(model, x, y)
+    bridge_loss = teacher.learner.update(step) if teacher.learner else float("nan")
+    loss, objective = local_objective(
+        step, parts, teacher.credit(step), penalty=penalty, normalise=teacher.normalise
+    )
+    return loss, bridge_loss, objective
+
+
+def _label_curves(curves: np.ndarray) -> xr.Dataset:
     texts = {
         "train_loss": "mean training cross-entropy of the epoch",
         "bridge_loss": "mean loss of the bridge in the epoch",
@@ -131,5 +175,6 @@ def _dataset(curves: np.ndarray) -> xr.Dataset:
         name: ("epoch", column, {"long_name": text})
         for (name, text), column in zip(texts.items(), curves.T, strict=True)
     }
+
     label = {"long_name": "passes over the training images"}
     return xr.Dataset(variables, coords={"epoch": ("epoch", np.arange(1, len(curves) + 1), label)})

@@ -2,17 +2,23 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 import probes
-from lab.backbones import asymmetric_paper as backbones
+from lab.backbones.asymmetric_paper import LAYERS
+from lab.backbones.build import COLOUR_ONLY, build_backbone
 from lab.data import samples
 from lab.data.images import Images, load
+from resonance_toolkit import check_choice
 
-_COLOURED = ("resnet18", "resnet50", "vit_small", "vit_base")  # these take three channels
+Optimizer = Literal["adamw", "sgd"]
+Schedule = Literal["constant", "cosine", "step"]
+Strength = Literal["constant", "linear", "cosine", "balance", "gate"]
+BranchLoss = Literal["bce", "ce"]
+BranchInit = Literal["orthogonal", "normal", "default"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +28,10 @@ class Recipe:
     The paper states neither optimizer, batch size nor augmentation there; AdamW, 128 and none are
     our reading (its grids of rates and decays, its CoAtNet, its accuracies).
 
+    Besides these settings a recipe has no state: its methods make the parts of a run from them.
+
     Attributes:
-        backbone: A name in `lab.backbones.LAYERS`.
+        backbone: A name in `lab.backbones.asymmetric_paper.LAYERS`.
         data: As for `lab.data.images.load`.
         image: Resize images to this; None leaves them.
         per_class, test_per_class: Images of each class; None takes all.
@@ -52,18 +60,18 @@ class Recipe:
     seed: int = 42
     n: int = 0
     alpha: float = 1.0
-    strength: str = "constant"
+    strength: Strength = "constant"
     layers: str = ""
-    loss: str = "bce"
-    init: str = "orthogonal"
-    active: int | str = 1
+    loss: BranchLoss = "bce"
+    init: BranchInit = "orthogonal"
+    active: int | Literal["all"] = 1
     connected: bool = True
     epochs: int = 200
     batch: int = 128
-    optimizer: str = "adamw"
+    optimizer: Optimizer = "adamw"
     lr: float = 1e-3
     weight_decay: float = 1e-2
-    schedule: str = "constant"
+    schedule: Schedule = "constant"
     milestones: tuple[int, ...] = ()
     warm_up: float = 0.0
     min_lr: float = 0.0
@@ -75,19 +83,11 @@ class Recipe:
     attention_epochs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.backbone not in backbones.LAYERS:
-            known = ", ".join(backbones.LAYERS)
-            raise ValueError(f"`backbone`: expected one of {known}, got {self.backbone!r}")
-        known_names = {
-            "optimizer": ("adamw", "sgd"),
-            "schedule": ("constant", "cosine", "step"),
-            "strength": ("constant", "linear", "cosine", "balance", "gate"),
-        }
-        for name, known_values in known_names.items():
-            if getattr(self, name) not in known_values:
-                raise ValueError(
-                    f"`{name}`: expected one of {known_values}, got {getattr(self, name)!r}"
-                )
+        check_choice("backbone", self.backbone, LAYERS)
+        check_choice("optimizer", self.optimizer, get_args(Optimizer))
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_choice("strength", self.strength, get_args(Strength))
+
         if self.epochs < 1 or self.batch < 1 or self.n < 0:
             raise ValueError(
                 f"`epochs`, `batch`, `n`: got {self.epochs}, {self.batch}, {self.n}; expected at "
@@ -95,70 +95,80 @@ class Recipe:
             )
 
     def images(self) -> Images:
-        """The images that this recipe uses."""
+        """Load the images that this recipe uses."""
         images = load(self.data)
+
+        # Held out before anything else, so that a search never sees the test images.
         if self.held_out:
             images = samples.hold_out(images, self.held_out, seed=self.seed)
         images = samples.subset(images, self.per_class, self.test_per_class, seed=self.seed)
         images = samples.corrupt(images, self.label_noise, seed=self.seed)
-        return samples.resize(images, self.image, 3 if self.backbone in _COLOURED else None)
+
+        channels = 3 if self.backbone in COLOUR_ONLY else None
+        return samples.resize(images, self.image, channels)
 
     def model(self, images: Images, classes: int | None = None) -> nn.Module:
-        """The backbone for these images, initialised by the global random state."""
-        size, channels = images.image, images.channels
-        shape: dict[str, Any] = {"image": size, "channels": channels}
-        match self.backbone:
-            case "mlp":
-                shape = {"inputs": channels * size**2}
-            case "cnn":
-                shape = {"channels": channels}
-            case "vit6":  # 8 x 8 patches, as on 32 x 32 images; 4 x 4 of the small digits
-                shape["patch"] = max(size // 8, 2)
-            case "resnet18" | "resnet50":
-                shape = {}
-            case "vit_small" | "vit_base":
-                shape = {"image": size, "patch": 16 if size >= 64 else size // 2}
-        model: nn.Module = getattr(backbones, self.backbone)(classes or images.classes, **shape)
+        """Build the backbone for these images, initialised by the global random state."""
+        model = build_backbone(
+            self.backbone,
+            classes or images.classes,
+            image=images.image,
+            channels=images.channels,
+        )
+
         if self.zero_head:
-            last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+            head = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
         return model
 
     def probe(self, model: nn.Module, sample: torch.Tensor, steps: int) -> probes.Probe | None:
-        """The branches, attached; None for the plain model."""
+        """Attach the branches; None for the plain model.
+
+        Args:
+            model: From `model`.
+            sample: Some images, to find the shapes at the layers.
+            steps: Updates of the whole run, over which a strength may fall to 0.
+        """
         if not self.n:
             return None
-        ramps = {"linear": probes.schedules.linear, "cosine": probes.schedules.cosine}
-        rules = {"balance": probes.schedules.balance, "gate": probes.schedules.gate}
-        alpha: Any = self.alpha
-        if self.strength in ramps:
-            alpha = ramps[self.strength](self.alpha, 0.0, steps=steps)
-        elif self.strength in rules:
-            alpha = rules[self.strength](self.alpha)
-        where = self.layers or backbones.LAYERS[self.backbone]
+
+        patterns = (self.layers or LAYERS[self.backbone]).split(",")
         return probes.attach(
             model,
-            where.split(","),
+            patterns,
             self.n,
-            alpha,
+            self._alpha_schedule(steps),
             loss=self.loss,
             init=self.init,
-            active=self.active,  # type: ignore[arg-type]  # "all" or a number, checked there
+            active=self.active,
             connected=self.connected,
             sample=sample,
             seed=self.seed,
         )
 
+    def _alpha_schedule(self, steps: int) -> Any:
+        match self.strength:
+            case "constant":
+                return self.alpha
+            case "linear":
+                return probes.schedules.linear(self.alpha, 0.0, steps=steps)
+            case "cosine":
+                return probes.schedules.cosine(self.alpha, 0.0, steps=steps)
+            case "balance":
+                return probes.schedules.balance(self.alpha)
+            case "gate":
+                return probes.schedules.gate(self.alpha)
+
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """AdamW, or SGD with momentum 0.9."""
+        """Make AdamW, or SGD with momentum 0.9."""
         decay = self.weight_decay
         if self.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=self.lr, momentum=0.9, weight_decay=decay)
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=decay)
 
     def rate(self, epoch: float) -> float:
-        """The learning rate after so many epochs (a fraction of one counts).
+        """Return the learning rate after so many epochs (a fraction of one counts).
 
         Examples:
             >>> recipe = Recipe(lr=1.0, schedule="cosine", warm_up=2, epochs=12, min_lr=0.1)
@@ -167,9 +177,13 @@ class Recipe:
         """
         if epoch < self.warm_up:
             return self.lr * epoch / self.warm_up
+
         if self.schedule == "step":
-            return self.lr * 0.1 ** sum(epoch >= m for m in self.milestones)
+            n_passed = sum(epoch >= milestone for milestone in self.milestones)
+            return self.lr * 0.1**n_passed
+
         if self.schedule == "cosine":
-            done = (epoch - self.warm_up) / (self.epochs - self.warm_up)
-            return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * done)) / 2
+            progress = (epoch - self.warm_up) / (self.epochs - self.warm_up)
+            return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+
         return self.lr

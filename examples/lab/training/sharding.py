@@ -15,15 +15,15 @@ from torch.utils._pytree import tree_map
 
 
 def prepare(
-    accelerator: Accelerator, model: nn.Module, optimizer: Optimizer, beside: list[nn.Parameter]
+    accelerator: Accelerator, model: nn.Module, optimizer: Optimizer, branches: list[nn.Parameter]
 ) -> tuple[nn.Module, Optimizer]:
-    """What `Accelerator.prepare` makes of both.
+    """Distribute model and optimizer by `Accelerator.prepare`.
 
     Args:
         accelerator: Says how to distribute.
         model: The backbone.
         optimizer: Of the backbone's parameters.
-        beside: Parameters that it is to train, too, but that are not the backbone's: sharding
+        branches: Parameters that it is to train, too, but that are not the backbone's: sharding
             takes none but the model's own, so they come in afterwards.
 
     Raises:
@@ -35,15 +35,18 @@ def prepare(
             f"--mixed_precision: expected bf16 or no on {accelerator.device.type}, got "
             f"{accelerator.mixed_precision}"
         )
+
     if accelerator.distributed_type is DistributedType.FSDP:
         if not accelerator.is_fsdp2:
             raise ValueError("FSDP: expected `accelerate launch --fsdp_version 2`, got version 1")
+
         # Every process has made the weights, by seed. Accelerate 1.15 would send the first one's,
         # and fail at parameters of the model itself, such as a class token.
         accelerator.state.fsdp_plugin.cpu_ram_efficient_loading = False
+
     model, optimizer = accelerator.prepare(model, optimizer)
-    if beside:
-        optimizer.add_param_group({"params": beside})
+    if branches:
+        optimizer.add_param_group({"params": branches})
     return model, optimizer
 
 
@@ -54,24 +57,38 @@ def share_buffers(model: nn.Module) -> None:
             dist.broadcast(buffer, 0)
 
 
-def gathered(state: Any) -> Any:
-    """A state with every tensor whole; all processes have to ask, in the same order."""
-    return tree_map(lambda v: v.full_tensor() if isinstance(v, DTensor) else v, state)
+def gather_shards(state: Any) -> Any:
+    """Return a state with every tensor whole; all processes have to ask, in the same order."""
+    return tree_map(
+        lambda value: value.full_tensor() if isinstance(value, DTensor) else value, state
+    )
 
 
-def load(model: nn.Module, optimizer: Any, weights: dict[str, Any], moments: Any) -> None:
-    """Load gathered states of model and optimizer, each process its own part."""
-    mine = model.state_dict()
-    model.load_state_dict({name: _part(value, mine[name]) for name, value in weights.items()})
+def load_shards(model: nn.Module, optimizer: Any, weights: dict[str, Any], moments: Any) -> None:
+    """Load gathered states of model and optimizer, each process its own part.
+
+    Args:
+        model: The backbone, sharded or not.
+        optimizer: Of its parameters, and of others beside them.
+        weights: The model's gathered state.
+        moments: The optimizer's gathered state.
+    """
+    own_weights = model.state_dict()
+    model.load_state_dict(
+        {name: _shard_like(own_weights[name], value) for name, value in weights.items()}
+    )
+
+    # The state of an optimizer knows its parameters by their number.
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state = {
-        index: {name: _part(value, parameters[index]) for name, value in moment.items()}
+        index: {name: _shard_like(parameters[index], value) for name, value in moment.items()}
         for index, moment in moments["state"].items()
     }
     optimizer.load_state_dict(moments | {"state": state})
 
 
-def _part(value: Any, like: Any) -> Any:
-    if not isinstance(like, DTensor) or getattr(value, "shape", None) != like.shape:
-        return value  # not sharded; or a count of steps
-    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+def _shard_like(template: Any, value: Any) -> Any:
+    # A moment has the shape of its parameter; a count of steps has not, and is the same for all.
+    if not isinstance(template, DTensor) or getattr(value, "shape", None) != template.shape:
+        return value
+    return distribute_tensor(value, template.device_mesh, template.placements, src_data_rank=None)

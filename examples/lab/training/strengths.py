@@ -7,11 +7,13 @@ TABLE_15 = {
     10: {"mlp": (0.1, 0.001), "cnn": (1.0, 0.001), "vit6": (4.642, 0.01)},
     20: {"mlp": (0.1, 0.001), "cnn": (0.1, 0.001), "vit6": (1.0, 0.01)},
 }
+
 # Table 26: CoAtNet-CIFAR, by the stage that has the branches.
 TABLE_26 = {
     "s2": {1: 4.642, 20: 0.215, 100: 0.1, 300: 0.1},
     "s3": {1: 21.544, 20: 4.642, 100: 4.642, 300: 0.1},
 }
+
 # Tables 16 to 19: seeds 42 to 45, the search in two stages on ImageNet-1k.
 TABLES_16_TO_19 = {
     "resnet18": {
@@ -38,7 +40,7 @@ TABLES_16_TO_19 = {
 
 
 def published_strengths(backbone: str) -> dict[int, tuple[float, ...]]:
-    """By number of branches: one strength for all seeds, or one for each of seeds 42 to 45.
+    """Return, by number of branches, one strength for all seeds, or one for each of seeds 42 to 45.
 
     A CoAtNet's are those of branches at S3.
 
@@ -50,6 +52,8 @@ def published_strengths(backbone: str) -> dict[int, tuple[float, ...]]:
     """
     if backbone in TABLES_16_TO_19:
         return dict(TABLES_16_TO_19[backbone])
+
     if backbone == "coatnet":
         return {n: (alpha,) for n, alpha in TABLE_26["s3"].items()}
-    return {n: (row[backbone][0],) for n, row in TABLE_15.items()}
+
+    return {n: (alpha_and_decay[backbone][0],) for n, alpha_and_decay in TABLE_15.items()}

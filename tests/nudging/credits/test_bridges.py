@@ -7,8 +7,9 @@ from torch import nn
 from torch.autograd.functional import jacobian
 
 import nudging
-from lab.backbones.resmlp import ResMLP, linear
+from lab.backbones.resmlp import ResMLP
 from nudging._credits.credit_bridge import soft_minimum, value
+from tests.helpers.linear_network import make_linear_network
 
 BLOCKS = ["embed", "blocks.*"]
 
@@ -127,7 +128,7 @@ def test_the_slow_copy_follows(state):
 
 def test_bridges_find_the_costate_of_a_linear_network_and_feedback_does_not():
     torch.manual_seed(0)
-    model = linear(48, 3, targets=2, scale=0.3)
+    model = make_linear_network(48, 3, targets=2, scale=0.3)
     data = torch.randn(4096, 48), torch.randn(4096, 2)
     fresh = torch.randn(256, 48), torch.randn(256, 2)
     state = nudging.observe(model, *fresh, "blocks.*", loss=squared)
@@ -160,7 +161,7 @@ def test_a_bridge_gives_every_token_of_a_transformer_its_credit(make):
 
 def _chain():
     torch.manual_seed(0)
-    model = linear(5, 3, targets=4, scale=0.3).double()
+    model = make_linear_network(5, 3, targets=4, scale=0.3).double()
     x, y = torch.randn(6, 5).double(), torch.randn(6, 4).double()
     return model, nudging.observe(model, x, y, "blocks.*", loss=squared)
 

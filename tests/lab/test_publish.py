@@ -1,3 +1,5 @@
+"""Results are written whole or not at all, and printed."""
+
 import errno
 import json
 import os
@@ -9,8 +11,8 @@ import matplotlib.pyplot as plt
 import pytest
 import xarray as xr
 
-from lab.results import report
-from lab.results.report import Row, compare, publish
+from lab.results.publish import publish
+from lab.results.verdicts import Row
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,12 +33,15 @@ def test_everything_is_written_and_printed(tmp_path, figure, capsys):
     names = {path.name for path in output.parent.iterdir()}
     drawn = {f"table{more}.{kind}" for more in ("", ".more") for kind in ("png", "pdf")}
     assert names == {"table.nc", "table.json", *drawn}
+
     with xr.open_dataset(output, engine="h5netcdf") as saved:
         assert saved.attrs["budget"] == "2 epochs"
         assert saved["a"].item() == 1.0
+
     record = json.loads(output.with_suffix(".json").read_text())
     assert record["rows"][0]["here"] is None  # strict JSON has no NaN
     assert record["figures"] == ["table.png", "table.more.png"]
+
     printed = capsys.readouterr().out.splitlines()
     assert [cell.strip() for cell in printed[0].split("|")][1:4] == ["published", "here", "budget"]
     assert [cell.strip() for cell in printed[1].split("|")][:3] == ["gain", "9.2", "-"]
@@ -64,6 +69,7 @@ def test_a_full_disk_leaves_the_old_result(tmp_path, figure, monkeypatch, stage)
     monkeypatch.setattr(Path if stage == "write_bytes" else type(figure), stage, full)
     with pytest.raises(OSError, match="No space left"):
         publish(xr.Dataset({"a": ((), 2.0)}), figure, ROWS, output=output, budget="new")
+
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -72,13 +78,13 @@ def test_a_full_disk_does_not_take_the_process_down(tmp_path):
     script = f"""
 import gc, pathlib, resource, signal
 import numpy as np, xarray as xr
-from lab.results import netcdf
+from lab.results.files import dataset_writer
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
 result = xr.Dataset({{name: ("x", np.arange(3000.0)) for name in "ab"}})
 try:
-    netcdf.writer(result)(pathlib.Path({str(tmp_path / "a.nc")!r}))
+    dataset_writer(result)(pathlib.Path({str(tmp_path / "a.nc")!r}))
 except OSError as error:
     print(error)
 gc.collect()
@@ -95,37 +101,3 @@ print("alive")
     assert done.returncode == 0, done.stderr
     assert "File too large" in done.stdout
     assert "alive" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("published", "here", "settings", "verdict"),
-    [
-        (1.1, 0.2, {"scale": "paper"}, "agrees"),
-        (1.1, -0.2, {"scale": "paper"}, "disagrees"),
-        (1.1, 0.2, {"scale": "cpu"}, "not comparable"),
-        (-3.0, -3.4, {"scale": "smoke", "budget_free": True, "tolerance": 0.5}, "agrees"),
-        (-3.0, -3.6, {"scale": "smoke", "budget_free": True, "tolerance": 0.5}, "disagrees"),
-        (1.1, float("nan"), {"scale": "paper"}, "not comparable"),
-        (62.5, 30.0, {"scale": "paper", "signed": False}, "not comparable"),
-    ],
-)
-def test_verdicts(published, here, settings, verdict):
-    assert compare("x", published, here, **settings).verdict == verdict
-
-
-def test_a_row_says_which_tolerance_decided():
-    settings = {"scale": "paper", "note": "so it is"}
-    within = compare("x", 1.0, 1.2, tolerance=0.5, origin="as published", **settings)
-    assert within.note == "tolerance +- 0.5, as published; so it is"
-    assert compare("x", 1.0, 1.2, tolerance=0.5, **settings).note == "tolerance +- 0.5; so it is"
-    assert compare("x", 1.0, 1.2, **settings).note == "so it is"  # by its sign
-    undecided = compare("x", 1.0, 1.2, scale="cpu", tolerance=0.5)
-    assert undecided.note == "same sign"
-
-
-def test_bad_input(capsys):
-    with pytest.raises(ValueError, match="`verdict`: expected one of"):
-        Row("x", 1, 2, "perhaps")
-    with pytest.raises(SystemExit):
-        report.arguments("doc", output="a.nc").parse_args(["--scale", "huge"])
-    assert "invalid choice: 'huge'" in capsys.readouterr().err

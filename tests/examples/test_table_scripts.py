@@ -4,42 +4,21 @@ from argparse import Namespace
 from dataclasses import asdict
 
 import matplotlib as mpl
-import numpy as np
 import pytest
 import table1_dose_response
 import table3_coatnet
 import table6_controls
 import table13_label_noise
-import table15_alpha_search
 import table29_all_active
 import xarray as xr
-from PIL import Image
 
 mpl.use("agg")
 
-from lab.studies.alpha_search import COARSE, METHODS, fine
 from lab.training.recipe import Recipe
-from lab.training.strengths import TABLES_16_TO_19
+from tests.helpers.published import CHOSEN
 
 SCALES = ("smoke", "cpu", "paper")
-TABLE_15 = """
-1  MLP    0.0001 0.001 100.0
-1  CNN    0.0003 0.01  100.0
-1  ViT-6L 0.001  0.1   4.642
-7  MLP    0.0001 0.001 0.1
-7  CNN    0.0003 0.001 0.1
-7  ViT-6L 0.001  0.01  4.642
-10 MLP    0.0001 0.001 0.1
-10 CNN    0.0003 0.001 1.0
-10 ViT-6L 0.001  0.01  4.642
-20 MLP    0.0001 0.001 0.1
-20 CNN    0.0003 0.001 0.1
-20 ViT-6L 0.001  0.01  1.0
-"""
-CHOSEN = {  # n, architecture: rate, decay, alpha
-    (int(n), name): tuple(map(float, values))
-    for n, name, *values in (line.split() for line in TABLE_15.split("\n") if line)
-}
+
 TABLE_1 = {
     "MLP": {1: (23.2, 24.3), 7: (23.4, 22.1), 10: (23.3, 21.7), 20: (23.2, 21.1)},
     "CNN": {1: (39.5, 30.8), 7: (39.8, 31.7), 10: (39.7, 24.3), 20: (39.7, 33.6)},
@@ -74,8 +53,10 @@ def test_table_1_asks_for_tables_1_and_15(cells_of, scale):
     numbers = {"CNN": {20}, "ViT-6L": {1, 20} if scale == "smoke" else {1, 7, 10, 20}}
     if scale == "paper":
         numbers = {}
+
     assert places == {(a, n) for a in TABLE_1 for n in numbers.get(a, {1, 7, 10, 20})}
     assert len(cells) == len(places)
+
     for cell in cells:
         name, n = cell.labels["architecture"], cell.labels["n"]
         rate, decay, alpha = CHOSEN[n, name]
@@ -86,6 +67,7 @@ def test_table_1_asks_for_tables_1_and_15(cells_of, scale):
         assert cell.plain.backbone == {"MLP": "mlp", "CNN": "cnn", "ViT-6L": "vit6"}[name]
         assert cell.plain.weight_decay == (decay if scale == "paper" else CHOSEN[20, name][1])
         assert cell.plain.data == ("digits" if scale == "smoke" else "cifar100")
+
         if scale == "paper":
             assert (cell.plain.lr, cell.plain.epochs, cell.plain.per_class) == (rate, 200, None)
 
@@ -101,6 +83,7 @@ def test_table_6_changes_what_each_control_is_about(cells_of, scale):
     numbers = (1, 10, 20) if scale == "paper" else (20,)
     labels = [(f"{c}, {n} x", a) for c in asked for n in numbers for a in TABLE_1]
     assert [(c.labels["control"], c.labels["architecture"]) for c in cells] == labels
+
     for cell in cells:
         control, _, number = cell.labels["control"].partition(", ")
         n = int(number.removesuffix(" x"))
@@ -116,6 +99,7 @@ def test_table_29_compares_all_active_with_one(cells_of, scale):
     published = [(24.6, 20.7), (39.9, 36.2), (36.2, 42.1), (24.6, 23.7), (40.0, 33.9), (36.5, 44.0)]
     assert [cell.published for cell in cells] == published
     assert [c.labels["active"] for c in cells] == [label for label in active for _ in range(3)]
+
     for cell in cells:
         assert cell.asymmetric.active == active[cell.labels["active"]]
         assert cell.asymmetric.n == 3
@@ -147,6 +131,7 @@ def test_table_3_attaches_at_the_stage_it_names(scale):
     numbers = (1, 100) if scale == "smoke" else (1, 20, 100, 300)
     labels = [(stage, n) for stage in strengths for n in numbers]
     assert [(cell.labels["stage"], cell.labels["n"]) for cell in cells] == labels
+
     for cell in cells:
         stage, n = cell.labels["stage"], cell.labels["n"]
         where = {"layers": stage[:2].lower(), "n": n, "alpha": strengths[stage][n]}
@@ -158,6 +143,7 @@ def test_table_26_is_compared_seed_by_seed():
     cells = table3_coatnet.cells_of(Namespace(scale="paper", data=None))
     means = [75.26, 75.88, 75.59, 74.54, 75.91, 76.76, 77.08, 76.82]  # table 3
     assert [cell.published for cell in cells] == [(75.34, mean) for mean in means]
+
     coords = {"training": ["plain", "asymmetric"], "stage": list(table3_coatnet.KINDS.values())}
     coords |= {"n": [1, 20, 100, 300], "seed": [42, 43, 44, 45, 46, 47]}
     accuracy = xr.DataArray(0.0, coords, list(coords)).copy()
@@ -165,105 +151,10 @@ def test_table_26_is_compared_seed_by_seed():
     accuracy.loc[{"training": "asymmetric", "seed": 46, "stage": "S2 (convolution)"}] = 74.7
     rows = table3_coatnet.seed_rows(cells, xr.Dataset({"accuracy": accuracy}), "paper")
     assert len(rows) == 8 * 5
+
     found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
     one = "S2 (convolution), 1 x, seed 44, accuracy / %"
     assert found[one] == (75.94, 76.0, "agrees")
     assert found["S3 (transformer), 100 x, seed 44, accuracy / %"] == (76.95, 76.0, "disagrees")
     assert found["S2 (convolution), 300 x, seed 46, accuracy / %"] == (74.7, 74.7, "agrees")
     assert rows[0].note == "tolerance +- 1.96, three published deviations"
-
-
-@pytest.fixture
-def searched(monkeypatch):
-    """What the search for alpha would be asked for, and the rows it prints; a grid finds 3."""
-    recipes, rows = [], []
-
-    def search(recipe, seeds, _):
-        recipes.append(recipe)
-        both = np.full((len(METHODS), len(seeds)), 3.0)
-        both[METHODS.index("two stages")] = np.array(seeds) / 100
-        return xr.Dataset(
-            {
-                "alpha": (("search", "seed"), both),
-                "accuracy": (("search", "seed"), both),
-                "n_runs": ("search", [11, 15, 1, 1]),
-            },
-            {"search": list(METHODS), "seed": list(seeds)},
-        )
-
-    monkeypatch.setattr(table15_alpha_search, "compare_searches", search)
-    monkeypatch.setattr(table15_alpha_search, "draw_searches", lambda *_: None)
-    monkeypatch.setattr(
-        table15_alpha_search, "publish", lambda data, _, found, **__: rows.extend([data, *found])
-    )
-    return recipes, rows
-
-
-def test_the_search_covers_table_15(searched):
-    table15_alpha_search.main(["--scale", "paper"])
-    recipes, (data, *rows) = searched
-    names = {"mlp": "MLP", "cnn": "CNN", "vit6": "ViT-6L"}
-    asked = {(r.n, names[r.backbone]): (r.lr, r.weight_decay) for r in recipes}
-    assert asked == {place: (rate, decay) for place, (rate, decay, _) in CHOSEN.items()}
-    assert {recipe.data for recipe in recipes} == {"cifar100"}
-    assert data["seed"].values.tolist() == list(range(42, 52))
-    found = {row.quantity: row for row in rows}
-    for (n, name), (_, _, alpha) in CHOSEN.items():
-        row = found[f"{name}, {n} x, alpha of the grid"]
-        assert (row.published, row.here) == (alpha, 3.0)
-        assert row.verdict == ("agrees" if alpha == 4.642 else "disagrees")  # a step is 2.15
-
-
-def test_the_search_covers_tables_16_to_19(searched, tmp_path):
-    for part in ("train", "val"):
-        for label in ("cat", "dog"):
-            (tmp_path / part / label).mkdir(parents=True)
-            for index in range(10):
-                Image.new("RGB", (40, 30)).save(tmp_path / part / label / f"{index}.png")
-    names = ["resnet18", "vit_base"]
-    options = ["--architectures", *names, "--data", str(tmp_path)]
-    table15_alpha_search.main(["--scale", "paper", *options])
-    recipes, (data, *rows) = searched
-    assert [(r.backbone, r.n) for r in recipes] == [(b, n) for b in names for n in (1, 10, 20)]
-    assert data["seed"].values.tolist() == [42, 43, 44, 45]
-    assert data["alpha"].sizes["architecture"] == 2
-    resnet = recipes[0]
-    assert (resnet.optimizer, resnet.lr, resnet.batch, resnet.epochs) == ("sgd", 0.2, 512, 90)
-    assert (resnet.image, resnet.milestones, resnet.data) == (224, (30, 60, 80), str(tmp_path))
-    held = Recipe(**asdict(resnet) | {"held_out": 0.1}).images()
-    assert len(held.x_train) == 18
-    assert all("/train/" in name for name in held.x_test.tolist())
-    found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
-    by_seed = zip((0.0178, 0.0042, 0.0178, 0.0032), range(42, 46), strict=True)
-    for alpha, seed in by_seed:
-        expected = alpha, seed / 100, "disagrees"
-        assert found[f"ResNet-18, 1 x, seed {seed}, alpha of two stages"] == expected
-    assert found["ResNet-18, 10 x, seed 43, alpha of two stages"] == (0.5623, 0.43, "agrees")
-    assert found["candidates of stage 1"][2] == "agrees"
-    assert len(rows) == 2 + 6 * (4 + len(METHODS))
-
-
-def test_the_strengths_of_imagenet_are_candidates_of_the_two_stages():
-    candidates = np.concatenate([fine(centre) for centre in COARSE])
-    for row in TABLES_16_TO_19.values():
-        for alpha in np.concatenate(list(row.values())):
-            assert np.abs(candidates / alpha - 1).min() < 0.02  # four decimals are printed
-
-
-def test_a_pair_that_was_not_searched_is_nan(searched):
-    table15_alpha_search.main(["--scale", "paper", "--architectures", "mlp", "resnet50"])
-    recipes, (data, *_) = searched
-    assert {r.backbone: r.data for r in recipes} == {"mlp": "cifar100", "resnet50": "imagenet"}
-    missing = data["alpha"].isnull().all(["search", "seed"])
-    assert missing.sel(architecture="ResNet-50", n=7).item()
-    assert int(missing.sum()) == 1
-
-
-def test_another_number_of_branches_is_searched(tmp_path):
-    output = tmp_path / "search.nc"
-    options = ["--n", "2", "3", "--cache", str(tmp_path / "cache"), "--output", str(output)]
-    table15_alpha_search.main(options)
-    with xr.open_dataset(output, engine="h5netcdf") as result:
-        assert result["n"].values.tolist() == [2, 3]
-        assert result["architecture"].values.tolist() == ["MLP"]
-        assert bool(result["accuracy"].notnull().all())

@@ -1,0 +1,85 @@
+"""The end of every script: its Dataset, figures and table written, and the table printed."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import xarray as xr
+from matplotlib.figure import Figure
+
+from lab.results.files import Writer, dataset_writer, is_first_process, write_atomically
+from lab.results.verdicts import Row, Value, format_value
+from resonance_toolkit import text_table
+
+
+def publish(
+    result: xr.Dataset,
+    figure: Figure | Mapping[str, Figure],
+    rows: Sequence[Row],
+    *,
+    output: Path,
+    budget: str,
+) -> None:
+    """Write Dataset (.nc), figure (.png, .pdf) and rows (.json), and print the rows.
+
+    All files are complete before the first appears under its name: if writing fails (a full disk),
+    what was there before is still there. The .nc comes last. Of the processes that
+    `accelerate launch` starts, only the first writes and prints.
+
+    Args:
+        result: What was measured.
+        figure: The figure, or several by name: "" is the first, others are put between stem and
+            suffix (`table5.layers.png`).
+        rows: Published quantities beside ours.
+        output: The .nc path; the other files lie beside it.
+        budget: What was spent, in words.
+    """
+    if not is_first_process():
+        return
+
+    figures = dict(figure) if isinstance(figure, Mapping) else {"": figure}
+    writers: dict[Path, Writer] = {}
+    for name, each_figure in figures.items():
+        middle = f".{name}" if name else ""
+        for kind in ("png", "pdf"):
+            path = output.with_suffix(f"{middle}.{kind}")
+            writers[path] = _figure_writer(each_figure, kind)
+
+    pictures = [path.name for path in writers if path.suffix == ".png"]
+    record = {"budget": budget, "figures": pictures, "rows": [_jsonable(row) for row in rows]}
+    text = json.dumps(record, indent=1, allow_nan=False)
+    writers[output.with_suffix(".json")] = lambda path: path.write_text(text)
+
+    # Files are renamed in this order: where there is an .nc, all else is there too.
+    writers[output] = dataset_writer(result.assign_attrs(budget=budget))
+    write_atomically(writers)
+
+    print_table(rows, budget)
+    print(f"wrote {output}, and {', '.join(pictures)} beside it")
+
+
+def print_table(rows: Sequence[Row], budget: str) -> None:
+    """Print quantities, published and measured, with the budget and the verdict."""
+    lines = [("", "published", "here", "budget", "verdict")]
+    for row in rows:
+        verdict = f"{row.verdict} ({row.note})" if row.note else row.verdict
+        published, here = format_value(row.published), format_value(row.here)
+        lines.append((row.quantity, published, here, budget, verdict))
+
+    print(text_table(lines, separator=" | "))
+
+
+def _figure_writer(figure: Figure, kind: str) -> Writer:
+    # Without a date the same figure gives the same file.
+    metadata = {"CreationDate": None} if kind == "pdf" else None
+    return lambda path: figure.savefig(path, format=kind, dpi=120, metadata=metadata)
+
+
+def _jsonable(row: Row) -> dict[str, Value]:
+    # Strict JSON has neither NaN nor infinity.
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in asdict(row).items()
+    }

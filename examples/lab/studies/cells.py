@@ -1,0 +1,59 @@
+"""The cells of a table that compares plain with asymmetric training, and how they are called."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import xarray as xr
+
+from lab.training.recipe import Recipe
+
+TITLES = {
+    "n": "branches at each layer",
+    "per_class": "training images per class",
+    "flipped": "flipped labels / %",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison.
+
+    Attributes:
+        labels: Where it stands in the table: a value for each of its dimensions.
+        plain, asymmetric: Both recipes; their seeds do not matter.
+        published: Accuracies in percent, plain and asymmetric.
+        alphas: The strength by seed, where it was searched by seed.
+    """
+
+    labels: Mapping[str, str | int | float]
+    plain: Recipe
+    asymmetric: Recipe
+    published: tuple[float, float] | None = None
+    alphas: Mapping[int, float] | None = None
+
+    def recipes(self, seed: int) -> tuple[Recipe, Recipe]:
+        """Return both recipes with this seed."""
+        alpha = (self.alphas or {}).get(seed, self.asymmetric.alpha)
+        plain = replace(self.plain, seed=seed)
+        asymmetric = replace(self.asymmetric, seed=seed, alpha=alpha)
+        return plain, asymmetric
+
+
+def name_label(dimension: str, value: object) -> str:
+    """Write a label for people.
+
+    Examples:
+        >>> name_label("n", 20), name_label("architecture", "MLP"), name_label("flipped", 40)
+        ('20 x', 'MLP', 'flipped labels / %: 40')
+    """
+    if isinstance(value, str):
+        return value
+    if dimension == "n":
+        return f"{value} x"
+    return f"{TITLES.get(dimension, dimension)}: {value}"
+
+
+def why_undefined(part: xr.Dataset) -> str:
+    """Say why there is no change to report: of each pair, one run or both diverged."""
+    all_diverged = bool(part["accuracy"].isnull().all())
+    return "all runs diverged" if all_diverged else "a run of every pair diverged"

@@ -1,0 +1,117 @@
+"""What was recorded, one row per update, from the device to numpy.
+
+A `Journal` collects the measurements of updates as they come, and leaves them on the device for a
+while; `to_recorded_update` brings one to the CPU, undoes its scale, and adds it up by layer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradients._recorders.inner_products import full_matrices
+from gradients._recorders.protocol import Measurement
+
+Array = NDArray[np.float64]
+
+# Updates that wait on the device: reading a number makes an accelerator wait, and 32 of them make
+# that rare, while what waits stays small (some kilobytes for each).
+_KEPT_ON_DEVICE = 32
+
+
+@dataclass
+class RecordedUpdate:
+    """One sampled update, by layer."""
+
+    step: int
+    loss: Array  # (objective,)
+    dot: Array  # (layer, objective, other): over the parameters that both reach
+    square: Array  # (layer, objective, other): squared norm of the first, over the same
+    gradient_norm: float  # of the sum of all losses, over all parameters
+
+
+@dataclass(frozen=True)
+class MeasuredUpdate:
+    """One sampled update as it was measured, still on the device."""
+
+    step: int
+    losses: Tensor  # (objective,), without the scale
+    scale: Tensor  # of the gradients
+    measurement: Measurement
+
+
+class Journal:
+    """The updates so far, brought to the CPU many at a time.
+
+    Args:
+        owners: The layer of each item measured.
+        n_layers: How many layers there are.
+    """
+
+    def __init__(self, owners: list[int], n_layers: int) -> None:
+        self._owners = owners
+        self._n_layers = n_layers
+        self._pending: list[MeasuredUpdate] = []
+        self._recorded: list[RecordedUpdate] = []
+
+    def __len__(self) -> int:
+        return len(self._recorded) + len(self._pending)
+
+    def add(self, update: MeasuredUpdate) -> None:
+        """Note one update."""
+        self._pending.append(update)
+        if len(self._pending) >= _KEPT_ON_DEVICE:
+            self.rows()
+
+    def rows(self) -> list[RecordedUpdate]:
+        """Return all updates so far."""
+        for update in self._pending:
+            self._recorded.append(to_recorded_update(update, self._owners, self._n_layers))
+        self._pending.clear()
+        return self._recorded
+
+
+def to_recorded_update(update: MeasuredUpdate, owners: list[int], n_layers: int) -> RecordedUpdate:
+    """Bring a measurement to the CPU, undo its scale and add it up by layer."""
+    measurement = update.measurement
+    n_losses = len(update.losses)
+
+    # One tensor, so that the device is waited for once.
+    parts = [update.losses, update.scale.reshape(1), measurement.products.reshape(-1)]
+    numbers = torch.cat(parts).cpu().numpy()
+    losses, scale = numbers[:n_losses], numbers[n_losses]
+    products = numbers[n_losses + 1 :].reshape(len(owners), -1) / scale**2
+
+    # A gradient that overflowed says nothing: the scaler will skip this update.
+    is_finite = bool(np.isfinite(products).all())
+
+    matrices = full_matrices(products, n_losses)
+    squares = np.diagonal(matrices, axis1=1, axis2=2)
+    reached = measurement.reached
+    if measurement.zero_is_unreached:
+        reached = reached & (squares != 0)
+
+    # Per item, then per layer: only parameters that both losses reach count for the pair.
+    both_reach = reached[:, :, None] & reached[:, None, :]
+    is_shared = np.zeros((n_layers, n_losses, n_losses), dtype=bool)
+    dot = np.zeros((n_layers, n_losses, n_losses))
+    square = np.zeros((n_layers, n_losses, n_losses))
+    np.logical_or.at(is_shared, owners, both_reach)
+    np.add.at(dot, owners, np.where(both_reach, matrices, 0.0))
+    np.add.at(square, owners, np.where(both_reach, squares[:, :, None], 0.0))
+
+    # |sum of all gradients|^2 is the sum of all their inner products.
+    gradient_norm = float("nan")
+    if is_finite and bool(measurement.reached.any()):
+        gradient_norm = float(np.sqrt(max(matrices.sum(), 0.0)))
+
+    is_defined = is_shared if is_finite else np.zeros_like(is_shared)
+    return RecordedUpdate(
+        step=update.step,
+        loss=losses,
+        dot=np.where(is_defined, dot, np.nan),
+        square=np.where(is_defined, square, np.nan),
+        gradient_norm=gradient_norm,
+    )
