@@ -3,7 +3,7 @@
 import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from torch import nn
 
@@ -23,12 +23,8 @@ _WRAPPERS = {
 _LISTED_NAMES = 10
 
 
-class _NamedModule(NamedTuple):
-    """A module, its name without wrappers, and the name that `named_modules()` gives it."""
-
-    name: str
-    wrapped_name: str
-    module: nn.Module
+# A module's name without wrappers, the name that `named_modules()` gives it, and the module.
+_NamedModule: TypeAlias = tuple[str, str, nn.Module]
 
 
 def find_layers(
@@ -150,32 +146,29 @@ def _wrapping_attribute(module: nn.Module) -> str | None:
 
 def _walk(model: nn.Module) -> list[_NamedModule]:
     modules: list[_NamedModule] = []
-    pending = [_NamedModule("", "", model)]
+    pending: list[_NamedModule] = [("", "", model)]
 
     # A stack instead of a recursive closure, which would keep the model alive in a cycle.
     while pending:
-        named = pending.pop()
-        modules.append(named)
+        named_module = pending.pop()
+        modules.append(named_module)
+        name, wrapped_name, module = named_module
+        prefix = f"{name}." if name else ""
+        wrapped_prefix = f"{wrapped_name}." if wrapped_name else ""
 
-        attribute = _wrapping_attribute(named.module)
+        attribute = _wrapping_attribute(module)
         if attribute is not None:
-            inner_name = _join(named.wrapped_name, attribute)
-            pending.append(_NamedModule(named.name, inner_name, getattr(named.module, attribute)))
-            continue
+            pending.append((name, wrapped_prefix + attribute, getattr(module, attribute)))
 
         # Not `named_children()`, which would hide a module's second name.
-        children = [
-            _NamedModule(_join(named.name, name), _join(named.wrapped_name, name), child)
-            for name, child in named.module._modules.items()
-            if child is not None
-        ]
-        pending.extend(reversed(children))
+        elif module._modules:
+            pending += [
+                (prefix + child_name, wrapped_prefix + child_name, child)
+                for child_name, child in reversed(module._modules.items())
+                if child is not None
+            ]
 
     return modules
-
-
-def _join(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name
 
 
 def _matches(name: str, pattern: str) -> bool:
