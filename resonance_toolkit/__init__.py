@@ -34,7 +34,7 @@ from resonance_toolkit._base.facts import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import Batches
+from resonance_toolkit._base.forms import LABEL_NAMES, Batches
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     predicts_next_token,
@@ -76,6 +76,7 @@ __all__ = [
     "unwrap",
     # Data and losses
     "IGNORED_TARGET",
+    "LABEL_NAMES",
     "DefaultLoss",
     "align_classes",
     "call_model",
