@@ -185,6 +185,8 @@ def _is_plain_call(model: nn.Module, data: Any) -> bool:
     """Tell whether data is what the model is called with already, and nothing beside it."""
     if isinstance(data, Tensor):
         return True
+    if isinstance(data, tuple) and len(data) != 2:
+        return all(isinstance(argument, Tensor) for argument in data)
     if not isinstance(data, dict) or any(name in data for name in LABEL_NAMES):
         return False
 
