@@ -156,9 +156,10 @@ def _run(model: nn.Module, batches: list[Any], settings: Settings) -> Recording:
             if len(batches) == 1 or logits_of(output).dim() <= 2:
                 recording.outputs.append(output)
 
-    are_joined = len({logits_of(output).shape[1:] for output in recording.outputs}) == 1
-    if not are_joined or len(recording.outputs) < len(batches):
-        recording.outputs = []
+    if len(batches) > 1:
+        shapes = {logits_of(output).shape[1:] for output in recording.outputs}
+        if len(shapes) > 1 or len(recording.outputs) < len(batches):
+            recording.outputs = []
     return recording
 
 
@@ -200,13 +201,13 @@ def _is_plain_call(model: nn.Module, data: Any) -> bool:
 
 
 def _check_inputs(result: xr.Dataset, batches: list[Any]) -> None:
-    # Asked only where something is undefined throughout: to look at all inputs takes its time.
-    entropy = result["entropy"]
-    by_sample = entropy.isnull().all([dim for dim in entropy.dims if dim != "sample"])
-    if not bool(by_sample.any()):
+    # Asked only where a sample is undefined throughout: to look at all inputs takes its time.
+    entropy = result.variables["entropy"].values
+    is_undefined = np.isnan(entropy).reshape(len(entropy), -1).all(1)
+    if not is_undefined.any():
         return
 
     tensors = [leaf for leaf in tree_leaves(batches) if isinstance(leaf, Tensor)]
     if any(bool(tensor.isnan().any()) for tensor in tensors if tensor.is_floating_point()):
-        numbers = ", ".join(map(str, result["sample"].values[by_sample.values][:10]))
+        numbers = ", ".join(map(str, np.flatnonzero(is_undefined)[:10]))
         raise ValueError(f"`data`: expected inputs that are numbers, got NaN in sample {numbers}")
