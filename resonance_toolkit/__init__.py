@@ -34,10 +34,11 @@ from resonance_toolkit._base.facts import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import Batches
+from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     predicts_next_token,
+    reads_class_token,
     shift_labels,
 )
 from resonance_toolkit._base.losses import (
@@ -52,6 +53,7 @@ from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
+from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, device_of, take
 from resonance_toolkit._base.text_table import text_table
@@ -74,6 +76,7 @@ __all__ = [
     "unwrap",
     # Data and losses
     "IGNORED_TARGET",
+    "LABEL_NAMES",
     "DefaultLoss",
     "align_classes",
     "call_model",
@@ -82,6 +85,7 @@ __all__ = [
     "mean_over_positions",
     "positions_that_count",
     "predicts_next_token",
+    "reads_class_token",
     "shift_labels",
     "Loss",
     "cross_entropy_per_sample",
@@ -92,6 +96,7 @@ __all__ = [
     "AtMost",
     "Batches",
     "device_of",
+    "is_whole_batch",
     "take",
     # Guards
     "evaluating",
@@ -100,6 +105,7 @@ __all__ = [
     # Checks of arguments
     "check_choice",
     "check_module",
+    "check_no_nan",
     "check_not_negative",
     "check_positive",
     "check_share",
