@@ -43,15 +43,38 @@ def test_pads_change_no_measure_of_a_model_that_ignores_them(credit, normalisati
         )
 
 
+# Its blocks end without a norm, so that padding has norms of its own.
 def test_pads_change_neither_audit_nor_stability():
+    model = text_models.gpt2()
+    values = []
+    for pads in (0, 13):
+        texts = text_models.texts(pads)
+        labels = texts["input_ids"].masked_fill(texts["attention_mask"] == 0, -100)
+        checks = nudging.audit(model, {**texts, "labels": labels}, n_batches=2, batch_size=2)
+        values.append(checks["value"])
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-9)
+
+
+# The noise of a credit bridge is drawn for every position, padded or not.
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nudging.StateBridge(hidden=8),
+        lambda: nudging.StateBridge(hidden=8, skip=True),
+        lambda: nudging.CreditBridge(hidden=8, noise=0.0),
+    ],
+)
+def test_a_bridge_learns_the_same_from_padded_texts(make):
     model = text_models.bert()
-    verdicts = [
-        nudging.audit(
-            model, {**text_models.texts(pads), "labels": CLASSES}, n_batches=2, batch_size=2
-        )
-        for pads in (0, 13)
-    ]
-    np.testing.assert_allclose(verdicts[0]["value"], verdicts[1]["value"], rtol=1e-9)
+    fits, results = [], []
+    for pads in (0, 13):
+        data = {**text_models.texts(pads), "labels": CLASSES}
+        bridge = make()
+        fits.append(bridge.fit(model, data, epochs=3, batch_size=2)["loss"])
+        results.append(nudging.measure(model, data, bridge, n_directions=2))
+    np.testing.assert_allclose(fits[1], fits[0], rtol=1e-8)
+    for name in ("loss_change", "cosine", "credit_norm"):
+        np.testing.assert_allclose(results[1][name], results[0][name], rtol=1e-6, err_msg=name)
 
 
 # The model is blind to the padding, and the credit is not: nothing of it may be seen.
