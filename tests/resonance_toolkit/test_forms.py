@@ -174,3 +174,14 @@ def test_masks_say_which_positions_are_real():
     floating, three_axes = {"attention_mask": kept.float()}, {"attention_mask": kept[None]}
     for nothing in (X, (X, kept), {"ids": X}, floating, three_axes):
         assert positions_that_count(nothing) is None
+
+
+def test_a_decoder_has_a_padding_mask_of_its_own():
+    mask, other = torch.tensor([[1, 1, 0]]), torch.tensor([[1, 0, 0]])
+    inputs = {"attention_mask": mask, "decoder_attention_mask": other}
+    assert torch.equal(positions_that_count(inputs), mask == 1)
+    assert torch.equal(positions_that_count(inputs, of_decoder=True), other == 1)
+    assert torch.equal(
+        positions_that_count({"tgt_key_padding_mask": other}, of_decoder=True), other == 0
+    )
+    assert positions_that_count({"attention_mask": mask}, of_decoder=True) is None
