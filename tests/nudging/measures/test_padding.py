@@ -114,20 +114,17 @@ def test_the_root_mean_square_is_over_positions_that_count():
 
 
 class Reader(nn.Module):
-    """Torch's own encoder, which marks padding by True."""
+    """Torch's own encoder, which marks padding by True, and makes nested tensors in eval mode."""
 
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(text_models.VOCABULARY, 8)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)
-        )
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
         self.head = nn.Linear(8, 3)
 
     def forward(self, tokens, src_key_padding_mask):
-        hidden = self.embed(tokens)
-        for layer in self.layers:
-            hidden = layer(hidden, src_key_padding_mask=src_key_padding_mask)
+        hidden = self.encoder(self.embed(tokens), src_key_padding_mask=src_key_padding_mask)
         return self.head(hidden[:, 0])
 
 
@@ -146,6 +143,8 @@ def test_the_masks_of_torch_are_heeded(credit):
         results.append(nudging.measure(model, data, CREDITS[credit](), n_directions=2))
     for name in ("loss_change", "cosine", "hidden_norm", "correlation"):
         np.testing.assert_allclose(results[1][name], results[0][name], rtol=1e-6, err_msg=name)
+    assert results[0].attrs["blocks"] == "encoder.layers.0, encoder.layers.1"
+    assert model.encoder.use_nested_tensor
 
 
 def test_both_sequences_of_an_encoder_decoder_have_their_own_padding():
