@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from nudging._replay.losses import evaluate_loss
 from nudging._replay.replay import Recorder, copy_tensors, intercepting, tensor_versions
@@ -31,10 +31,17 @@ def record_state(
     inputs, targets = tree_map_only(Tensor, _leave_inference_mode, (inputs, targets))
     n_samples = count_samples(inputs)
     hidden: dict[str, Tensor] = {}
+    refusals: dict[str, Exception] = {}
 
-    def keep(name: str, output: Any) -> None:
-        _check_output(name, output, n_samples, has_run=name in hidden)
-        hidden[name] = copy_tensors(output)
+    def keep(name: str, output: Tensor | None) -> None:
+        try:
+            _check_block_runs_once(name, has_run=name in hidden or name in refusals)
+            hidden[name] = copy_tensors(_check_output(name, output, n_samples))
+        except (TypeError, ValueError) as error:
+            if not setup.may_leave_out:
+                raise
+            refusals.setdefault(name, error)
+            hidden.pop(name, None)
 
     # A model that writes into its inputs must find them as they were in every pass.
     inputs_of_pass = copy_tensors(inputs)
@@ -49,10 +56,14 @@ def record_state(
     )
     recorder.finish()
 
-    if missing := [name for name in setup.modules if name not in hidden]:
+    if refusals and not hidden:
+        raise next(iter(refusals.values()))
+    missing = [name for name in setup.modules if name not in hidden]
+    if missing and not (setup.may_leave_out and hidden):
         raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
-    evaluate_loss(setup.loss, outputs, targets, n_samples)  # which checks its shape
+    losses = evaluate_loss(setup.loss, outputs, targets, n_samples)  # which checks its shape
+    _check_numbers(losses, inputs)
 
     return State(
         model=setup.model,
@@ -64,7 +75,7 @@ def record_state(
         loss=setup.loss,
         first=first_sample,
         full_pass_reason=full_pass_reason,
-        _setup=setup,
+        _setup=setup.keep_blocks(list(hidden)),
         _recorder=recorder,
         _overwrites_inputs=tensor_versions(inputs_of_pass) != versions_before,
     )
@@ -75,12 +86,25 @@ def _leave_inference_mode(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def _check_output(name: str, output: Any, n_samples: int, *, has_run: bool) -> None:
+def _check_numbers(losses: Tensor, inputs: Any) -> None:
+    """Refuse inputs with NaN, unless the model knows what to make of them."""
+    if not losses.isnan().any():
+        return
+
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    if any(bool(tensor.isnan().any()) for tensor in tensors):
+        raise ValueError("`data`: expected inputs that are numbers, got NaN, and so is the loss")
+
+
+def _check_block_runs_once(name: str, *, has_run: bool) -> None:
     if has_run:
         raise ValueError(f"`blocks`: {name} ran more than once in a forward pass")
-    if not isinstance(output, Tensor):
+
+
+def _check_output(name: str, output: Tensor | None, n_samples: int) -> Tensor:
+    if output is None:
         raise TypeError(
-            f"`blocks`: expected {name} to return one tensor, got {type(output).__name__}; "
+            f"`blocks`: expected {name} to return a tensor, or a tuple or list with one, got none; "
             "choose a module inside it or around it"
         )
     if not output.is_floating_point() or output.dim() < 2 or len(output) != n_samples:
@@ -88,3 +112,4 @@ def _check_output(name: str, output: Any, n_samples: int, *, has_run: bool) -> N
             f"`blocks`: expected {name} to return real numbers with {n_samples} samples first, got "
             f"{dtype_name(output.dtype)} {tuple(output.shape)}"
         )
+    return output

@@ -1,12 +1,25 @@
 """What stays the same from batch to batch: the model, its blocks, the loss."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from nudging._replay.losses import make_loss_per_sample
-from resonance_toolkit import Loss, check_module, find_layers, is_compiled, unwrap
+from resonance_toolkit import (
+    Blocks,
+    Loss,
+    check_module,
+    find_blocks,
+    find_layers,
+    is_compiled,
+    unwrap,
+)
+
+# Why these blocks, in the attributes of a result, where the user chose.
+_NAMED_BY_USER = "named in the call"
+
+# How many of the blocks that were left out an attribute lists.
+_LISTED_NAMES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,28 +28,64 @@ class Setup:
 
     Attributes:
         model: Without wrappers.
-        modules: The blocks, by name.
+        modules: The blocks, by name, and why these.
         loss: `(outputs, targets)` to one loss per sample.
         has_compiled_parts: Whether the model or a module of it runs compiled code.
+        encoders: Those of torch with blocks inside, which may pass nested tensors from one to the
+            next.
+        may_leave_out: Whether blocks that cannot be nudged are left out, not refused.
         tensors: Parameters and buffers to run with, in another precision; None for its own.
     """
 
     model: nn.Module
-    modules: Mapping[str, nn.Module]
+    modules: Blocks
     loss: Loss
     has_compiled_parts: bool
+    encoders: tuple[nn.Module, ...] = ()
+    may_leave_out: bool = False
     tensors: Mapping[str, Tensor] | None = None
 
+    def keep_blocks(self, names: Sequence[str]) -> "Setup":
+        """Return the same with only these blocks, for good."""
+        if len(names) == len(self.modules):
+            return self if not self.may_leave_out else replace(self, may_leave_out=False)
 
-def make_setup(model: nn.Module, blocks: str | Sequence[str], loss: Loss | None) -> Setup:
-    """Check what a user gives: a model, names or patterns of its blocks, and a loss."""
+        others = [name for name in self.modules if name not in names]
+        listing = ", ".join(others[:_LISTED_NAMES]) + (", ..." * (len(others) > _LISTED_NAMES))
+        reason = (
+            f"{self.modules.reason}; without {listing}, which do not give each sample one output"
+        )
+        kept = {name: module for name, module in self.modules.items() if name in names}
+        return replace(self, modules=Blocks(kept, reason), may_leave_out=False)
+
+
+def choose_blocks(model: nn.Module, blocks: str | Sequence[str] | None) -> Blocks:
+    """Return the blocks that a user names; by default the repeated ones that a model has."""
     check_module(model)
+    if blocks is None:
+        return find_blocks(model)
 
     # In the model as it was given, since names may be spelled with a wrapper's prefix.
-    modules = find_layers(model, blocks, argument="blocks")
-    loss_per_sample = make_loss_per_sample(loss)
+    return Blocks(find_layers(model, blocks, argument="blocks"), _NAMED_BY_USER)
 
+
+def make_setup(model: nn.Module, modules: Blocks, loss: Loss) -> Setup:
+    """Put together a model, blocks of it, and a loss with one value per sample."""
     # Asked once: in a model of many small modules it would cost a part of every pass.
     inner_model = unwrap(model)
     has_compiled_parts = any(is_compiled(module) for module in inner_model.modules())
-    return Setup(inner_model, modules, loss_per_sample, has_compiled_parts)
+    may_leave_out = modules.reason != _NAMED_BY_USER
+    return Setup(
+        inner_model,
+        modules,
+        loss,
+        has_compiled_parts,
+        _encoders_of(inner_model, modules),
+        may_leave_out,
+    )
+
+
+def _encoders_of(model: nn.Module, blocks: Blocks) -> tuple[nn.Module, ...]:
+    encoders = (module for module in model.modules() if isinstance(module, nn.TransformerEncoder))
+    inside = set(blocks.values())
+    return tuple(encoder for encoder in encoders if inside & set(encoder.layers.modules()))

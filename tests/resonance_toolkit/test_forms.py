@@ -235,3 +235,14 @@ def test_text_encoders_read_a_class_token_also_inside_another_module(
     assert reads_class_token(encoder) is expected
     assert reads_class_token(nn.Sequential(nn.Linear(2, 2), encoder)) is expected
     assert not reads_class_token(nn.Linear(2, 2))
+
+
+def test_a_decoder_has_a_padding_mask_of_its_own():
+    mask, other = torch.tensor([[1, 1, 0]]), torch.tensor([[1, 0, 0]])
+    inputs = {"attention_mask": mask, "decoder_attention_mask": other}
+    assert torch.equal(positions_that_count(inputs), mask == 1)
+    assert torch.equal(positions_that_count(inputs, of_decoder=True), other == 1)
+    assert torch.equal(
+        positions_that_count({"tgt_key_padding_mask": other}, of_decoder=True), other == 0
+    )
+    assert positions_that_count({"attention_mask": mask}, of_decoder=True) is None
