@@ -258,6 +258,7 @@ class ProbeTrainer(Trainer):
         labels: Tensor | None = inputs.get("labels")
         if labels is None:
             return None
+        assert self.model is not None
         return shift_labels(labels) if predicts_next_token(self.model) else labels
 
     def _ask_for_division(
@@ -275,7 +276,7 @@ class ProbeTrainer(Trainer):
         losses = []
         with evaluating(model), preserving_rng([self.args.device]), torch.no_grad():
             for factor in (1, 2):
-                loss = super().compute_loss(model, dict(inputs), False, factor * n_items)
+                loss: Any = super().compute_loss(model, dict(inputs), False, factor * n_items)
                 losses.append(abs(float(loss)))
 
         # Halved, but for parts that are not divided, such as a router's loss.

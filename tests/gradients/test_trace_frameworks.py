@@ -92,10 +92,12 @@ def begin_lightning(trace, step, world_size):
 
 
 def begin_transformers(trace, step, world_size):
-    arguments, state = SimpleNamespace(world_size=world_size), SimpleNamespace(global_step=step)
+    arguments = SimpleNamespace(world_size=world_size, output_dir="")
+    state = SimpleNamespace(global_step=step)
     gradients.transformers.TraceCallback(trace).on_train_begin(arguments, state, None)
 
 
+@pytest.mark.filterwarnings("ignore:TraceCallback. no earlier record")
 @pytest.mark.parametrize("begin", [begin_lightning, begin_transformers])
 def test_steps_made_and_processes_are_taken_over(world, begin):
     model = new_network()

@@ -6,14 +6,12 @@ import torch.nn.functional as F
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    Trainer,
     TrainingArguments,
     ViTConfig,
     ViTForImageClassification,
 )
 
 import probes
-from gradients import Trace
 from gradients.transformers import TraceCallback
 from probes.transformers import ProbeCallback, ProbeTrainer
 
