@@ -64,20 +64,16 @@ class ProbeCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the branches into the optimizer, whose saved state is loaded after this."""
-        if not trainer.optimizers:
+        # Lightning has a stand-in without groups for an optimizer that is not there.
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        if not groups:
             raise ValueError(
                 "`configure_optimizers`: expected an optimizer to put the branches into, got none"
             )
 
         self.probe.to(pl_module.device)
-        has_branches = any(
-            parameter is branch
-            for optimizer in trainer.optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            for branch in self.probe.parameters()
-        )
-        if not has_branches:
+        present = {id(parameter) for group in groups for parameter in group["params"]}
+        if any(id(parameter) not in present for parameter in self.probe.parameters()):
             add_to_optimizer(trainer.optimizers[0], self.probe)
 
     def state_dict(self) -> dict[str, Any]:
