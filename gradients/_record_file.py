@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
 from gradients._rows import RecordedUpdate
 
@@ -27,31 +28,54 @@ class RecordHeader:
     attributes: dict[str, str | int | float]
 
 
-def write_record(
-    path: Path, header: RecordHeader, updates: Sequence[RecordedUpdate], *, overwrite: bool
-) -> None:
-    """Begin a file, with the rows so far.
+class RecordFile:
+    """A file that follows a record; of several processes, the first writes it.
+
+    Args:
+        path: Where; nothing is written before the first row.
 
     Raises:
-        ValueError: If there is a file already that must not be overwritten.
+        ValueError: If no file can be there.
     """
-    if not overwrite and path.exists() and path.stat().st_size > 0:
-        raise ValueError(
-            f"`path`: expected a new file, got {str(path)!r}, which holds a record already; give "
-            "another path, or resume that record by load_state_dict"
-        )
 
-    # Whole or not at all: the rows of a training before a crash must survive this, too.
-    lines = [_to_line(asdict(header)), *(_to_line(_to_fields(update)) for update in updates)]
-    new_path = path.with_name(path.name + ".new")
-    new_path.write_text("".join(lines))
-    os.replace(new_path, path)
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._is_begun = False
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise ValueError(f"`path`: expected a file in a folder that exists, got {str(path)!r}")
 
+    def add_latest(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
+        """Write the last of all rows.
 
-def append_update(path: Path, update: RecordedUpdate) -> None:
-    """Add one row."""
-    with path.open("a") as file:
-        file.write(_to_line(_to_fields(update)))
+        Raises:
+            ValueError: If it is the first, and the file is there already.
+        """
+        if not _is_first_process():
+            return
+
+        if self._is_begun:
+            with self.path.open("a") as file:
+                file.write(_to_line(_to_fields(updates[-1])))
+            return
+
+        if self.path.exists() and self.path.stat().st_size > 0:
+            raise ValueError(
+                f"`path`: expected a new file, got {str(self.path)!r}, which holds a record "
+                "already; give another path, or resume that record by load_state_dict"
+            )
+        self.replace(header, updates)
+
+    def replace(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
+        """Write all rows, in the place of what the file holds."""
+        if not _is_first_process():
+            return
+
+        # Whole or not at all: if the process is killed here, the rows before are still there.
+        lines = [_to_line(asdict(header)), *(_to_line(_to_fields(update)) for update in updates)]
+        new_path = self.path.with_name(self.path.name + ".new")
+        new_path.write_text("".join(lines))
+        os.replace(new_path, self.path)
+        self._is_begun = True
 
 
 def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
@@ -70,6 +94,10 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
             f"`path`: expected a record that Trace(..., path=) wrote, got {str(path)!r}"
         ) from None
     return header, updates
+
+
+def _is_first_process() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def _to_line(fields: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 import xarray as xr
 from torch import Tensor, nn
 
@@ -21,7 +20,7 @@ from gradients._checks import (
     default_names,
 )
 from gradients._dataset import make_dataset, step_scalars
-from gradients._record_file import RecordHeader, append_update, write_record
+from gradients._record_file import RecordFile, RecordHeader
 from gradients._recorders.activations import ActivationRecorder
 from gradients._recorders.choose import choose_recorder
 from gradients._recorders.graph import keep_compiled_buffers
@@ -108,19 +107,19 @@ class Trace:
         check_scaler(scaler)
         self.every = check_whole("every", every)
         check_level(level, layers, separate)
+        self._file = None if path is None else RecordFile(path)
 
         self.model = model
         self.level = level
         self.objectives = None if objectives is None else check_names(objectives)
         self.scaler = scaler
         self.group = group
-        self.path = None if path is None else _check_path(path)
+        self.path = path
         self.step = 0
 
         self._recorder = choose_recorder(model, layers, separate, _SampledWhileAlive(self))
         self._journal = Journal(self._recorder.owners, len(self._recorder.layers))
         self._update = Update(self._recorder, self._journal)
-        self._is_file_begun = False
 
         # A trace that is dropped without `close` leaves nothing behind either.
         if isinstance(self._recorder, ActivationRecorder):
@@ -203,8 +202,8 @@ class Trace:
         """Close the record of an update: all its backward passes have been made."""
         n_recorded = len(self._journal)
         self._update.record_if_complete(self.step)
-        if len(self._journal) > n_recorded:
-            self._write_latest_row()
+        if self._file is not None and len(self._journal) > n_recorded:
+            self._file.add_latest(self._header(), self._journal.rows())
         self.step += 1
 
     def to_dataset(self) -> xr.Dataset:
@@ -287,9 +286,8 @@ class Trace:
         self.step = int(state["step"])
         self._journal.replace(from_state(state["rows"]))
         self._update.forget()
-        if self.path is not None and self._writes_file():
-            write_record(self.path, self._header(), self._journal.rows(), overwrite=True)
-            self._is_file_begun = True
+        if self._file is not None:
+            self._file.replace(self._header(), self._journal.rows())
 
     def close(self) -> None:
         """Give back hooks of the activation level, and the setting for compiled models."""
@@ -314,22 +312,6 @@ class Trace:
             attributes=attributes,
         )
 
-    def _writes_file(self) -> bool:
-        is_first_process = not dist.is_initialized() or dist.get_rank() == 0
-        return self.path is not None and is_first_process
-
-    def _write_latest_row(self) -> None:
-        if self.path is None or not self._writes_file():
-            return
-
-        rows = self._journal.rows()
-        if self._is_file_begun:
-            append_update(self.path, rows[-1])
-        else:
-            # Not before the first row, since the losses have no names before.
-            write_record(self.path, self._header(), rows, overwrite=False)
-            self._is_file_begun = True
-
     def _begin(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
         # Not before the first backward pass: processes are often started after the trace is made.
         settle_group(self._recorder, self.model, self.group)
@@ -339,13 +321,6 @@ class Trace:
         self._begin(losses, seed, whole_update=False)
         # Called at the end of this very backward pass, and not if it raises.
         torch.autograd.Variable._execution_engine.queue_callback(self._update.end)
-
-
-def _check_path(path: str | Path) -> Path:
-    file = Path(path)
-    if file.is_dir() or not file.parent.is_dir():
-        raise ValueError(f"`path`: expected a file in a folder that exists, got {str(path)!r}")
-    return file
 
 
 class _SampledWhileAlive:

@@ -25,10 +25,18 @@ class TraceCallback(Callback):
     Args:
         trace: Of the module that is trained, or of a part of it. Gradient accumulation, mixed
             precision and data parallel training are followed; `fully_shard` needs `Trace.backward`.
+        name: Of the trace in a checkpoint; by default `trace_` and the trace's level. To be given
+            where there are several traces of one level.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, name: str | None = None) -> None:
         self.trace = trace
+        self.name = f"trace_{trace.level}" if name is None else name
+
+    @property
+    def state_key(self) -> str:
+        """The name under which Lightning keeps the record."""
+        return self.name
 
     def __repr__(self) -> str:
         return f"TraceCallback({self.trace!r})"

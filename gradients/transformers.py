@@ -10,9 +10,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from gradients._trace import Trace
 from resonance_toolkit import warn_user
 
-# The trace's file in a checkpoint of `Trainer`'s.
-_FILE_NAME = "trace.pt"
-
 
 class TraceCallback(TrainerCallback):
     """Closes a trace's record at each optimizer update of a `Trainer`, and keeps it in checkpoints.
@@ -45,10 +42,13 @@ class TraceCallback(TrainerCallback):
         trace: Of the model that is trained. Gradient accumulation, mixed precision and data
             parallel training are followed; `fully_shard` needs `Trace.backward`. Loss scaling
             (`fp16=True`) is for accelerators only there: read off the optimizer, not tested.
+        name: Of the trace's file in a checkpoint; by default `trace_` and the trace's level. To be
+            given where there are several traces of one level.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, name: str | None = None) -> None:
         self.trace = trace
+        self.name = f"trace_{trace.level}" if name is None else name
 
     def __repr__(self) -> str:
         return f"TraceCallback({self.trace!r})"
@@ -91,18 +91,19 @@ class TraceCallback(TrainerCallback):
         """Put the record so far beside the state of `Trainer`."""
         # Trials of a search for hyperparameters have folders of their own, and are not resumed.
         if state.is_world_process_zero and not state.is_hyper_param_search:
-            torch.save(self.trace.state_dict(), _checkpoint_folder(args, state) / _FILE_NAME)
+            path = _checkpoint_folder(args, state) / f"{self.name}.pt"
+            torch.save(self.trace.state_dict(), path)
 
     def _load(self, folder: Path) -> None:
         # `Trainer` does not tell callbacks which checkpoint it resumes from: it may lie elsewhere.
-        path = folder / _FILE_NAME
+        path = folder / f"{self.name}.pt"
         if path.is_file():
             self.trace.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         else:
             warn_user(
                 f"TraceCallback: no earlier record in {str(path)!r}, so this one begins at the "
                 "resumed step; if the checkpoint lies elsewhere, load its record before train(): "
-                f"trace.load_state_dict(torch.load('<checkpoint>/{_FILE_NAME}'))"
+                f"trace.load_state_dict(torch.load('<checkpoint>/{path.name}'))"
             )
 
 

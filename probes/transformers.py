@@ -157,8 +157,9 @@ class ProbeTrainer(Trainer):
     The auxiliary loss is added while the model trains; evaluation and prediction are `Trainer`'s
     own. With gradient accumulation the auxiliary loss is weighted as the main one is. Branches
     join the optimizer's first group (that with weight decay), and a resumed training goes on
-    from the checkpoint's branches. What `Trainer` logs as `loss` is the sum; `auxiliary_loss`, the
-    mean over the micro-batches since the last log, is logged beside it.
+    from the checkpoint's branches (`load_best_model_at_end` loads the model alone). What `Trainer`
+    logs as `loss` is the sum; `auxiliary_loss`, the mean over the micro-batches since the last log,
+    is logged beside it.
 
     For another trainer it is a mix-in, `class MyTrainer(ProbeTrainer, OtherTrainer)`, if that one
     calls `compute_loss`.

@@ -241,7 +241,7 @@ def test_a_checkpoint_without_a_record_is_told(tmp_path):
     trace = Trace(new_network())
     callback = gradients.transformers.TraceCallback(trace)
     arguments = SimpleNamespace(world_size=1, output_dir=str(tmp_path))
-    with pytest.warns(UserWarning, match=r"no earlier record in .*checkpoint-7.*trace\.pt"):
+    with pytest.warns(UserWarning, match=r"no earlier record in .*-7.*trace_parameter\.pt"):
         callback.on_train_begin(arguments, SimpleNamespace(global_step=7), None)
     assert trace.step == 7
 

@@ -133,7 +133,9 @@ def test_a_resumed_training_equals_a_plain_loop_bit_for_bit(tmp_path, step):
         probe = make_probe(model)
         trace = Trace(model)
         module = Classifier(model, probe.loss, trace.join)
-        trainer = make_trainer(tmp_path, [ProbeCallback(probe), TraceCallback(trace)])
+        # A second trace, which the losses do not go through: each has a name of its own.
+        idle = TraceCallback(Trace(model), name="idle")
+        trainer = make_trainer(tmp_path, [ProbeCallback(probe), TraceCallback(trace), idle])
         trainer.fit(module, make_loader(), make_loader(8), ckpt_path=checkpoint)
         records.append(trace.to_dataset())
 
