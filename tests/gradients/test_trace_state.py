@@ -209,3 +209,14 @@ def test_what_is_no_record_is_refused(tmp_path):
             read_trace(path)
     with pytest.raises(ValueError, match="`path`: expected a file in a folder that exists"):
         start(path=tmp_path / "none" / "trace.jsonl")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_the_first_writes(tmp_path, monkeypatch, rank):
+    path = tmp_path / "trace.jsonl"
+    model, optimizer, trace = start(path=path, group=None)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+    train(model, optimizer, trace, range(2))
+    trace.load_state_dict(trace.state_dict())
+    assert path.exists() == (rank == 0)
