@@ -12,6 +12,7 @@ from gradients._noise import noise
 from gradients._plots.dynamics import plot_dynamics
 from gradients._plots.layers import plot_layers
 from gradients._plots.trace import plot_trace
+from gradients._read_trace import read_trace
 from gradients._regroup import regroup
 from gradients._summarise import summarise
 from gradients._trace import Trace
@@ -26,6 +27,7 @@ __all__ = [
     "initial_norm",
     "noise",
     # What was recorded
+    "read_trace",
     "regroup",
     "summarise",
     "summarize",

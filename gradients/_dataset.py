@@ -1,21 +1,30 @@
 """Recorded updates as a Dataset, with the cosines that follow from inner products and norms."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import combinations
+from typing import Any, Protocol
 
 import numpy as np
 import xarray as xr
 
-from gradients._recorders.protocol import Recorder
 from gradients._rows import Array, RecordedUpdate
 
 _BY_LAYER = ("step", "layer")
 _BY_PAIR = ("step", "layer", "objective", "other_objective")
 
 
+class HasLayers(Protocol):
+    """A recorder, or what is left of one in a file."""
+
+    @property
+    def layers(self) -> list[str]: ...
+    @property
+    def sizes(self) -> list[int] | None: ...
+
+
 def make_dataset(
     updates: Sequence[RecordedUpdate],
-    recorder: Recorder,
+    recorder: HasLayers,
     objectives: Sequence[str],
     attributes: Mapping[str, Any],
 ) -> xr.Dataset:
@@ -59,6 +68,29 @@ def make_dataset(
 
     attributes = {**attributes, "objectives": ", ".join(objectives)}
     return with_cosines(xr.Dataset(variables, coords, attributes))
+
+
+def step_scalars(trace: xr.Dataset) -> dict[str, float]:
+    """Give the numbers of a record's only step, without those by layer: what one logs.
+
+    With more than two losses a number of one objective is named `loss/main`, one of a pair
+    `cosine_total/main/auxiliary 1`, each pair once.
+    """
+    row = trace.isel(step=0)
+    scalars: dict[str, float] = {"step": int(row["step"])}
+
+    for name, variable in row.data_vars.items():
+        match variable.dims:
+            case ():
+                scalars[str(name)] = float(variable)
+            case ("objective",):
+                for objective in row["objective"].values:
+                    scalars[f"{name}/{objective}"] = float(variable.sel(objective=objective))
+            case ("objective", "other_objective"):
+                for first, second in combinations(row["objective"].values, 2):
+                    pair = variable.sel(objective=first, other_objective=second)
+                    scalars[f"{name}/{first}/{second}"] = float(pair)
+    return scalars
 
 
 def layer_coordinate(names: Sequence[str], long_name: str = "layer") -> xr.Variable:

@@ -2,8 +2,10 @@
 
 A `Journal` collects the measurements of updates as they come, and leaves them on the device for a
 while; `to_recorded_update` brings one to the CPU, undoes its scale, and adds it up by layer.
+`to_state` and `from_state` turn rows into tensors, for checkpoints, and back.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +73,47 @@ class Journal:
             self._recorded.append(to_recorded_update(update, self._owners, self._n_layers))
         self._pending.clear()
         return self._recorded
+
+    def replace(self, updates: list[RecordedUpdate]) -> None:
+        """Put other updates in the place of all so far."""
+        self._pending.clear()
+        self._recorded = updates
+
+
+def to_state(updates: Sequence[RecordedUpdate]) -> dict[str, Tensor]:
+    """Stack rows into tensors `(row, ...)`; none at all if there are no rows."""
+    if not updates:
+        return {}
+
+    return {
+        "step": torch.tensor([update.step for update in updates]),
+        "loss": torch.from_numpy(np.stack([update.loss for update in updates])),
+        "dot": torch.from_numpy(np.stack([update.dot for update in updates])),
+        "square": torch.from_numpy(np.stack([update.square for update in updates])),
+        "gradient_norm": torch.tensor(
+            [update.gradient_norm for update in updates], dtype=torch.float64
+        ),
+    }
+
+
+def from_state(state: Mapping[str, Tensor]) -> list[RecordedUpdate]:
+    """Undo `to_state`."""
+    if not state:
+        return []
+
+    # Frameworks move the tensors of a checkpoint to the device of the model. A copy, since a
+    # state may be loaded twice.
+    columns = {name: column.detach().cpu().clone() for name, column in state.items()}
+    return [
+        RecordedUpdate(
+            step=int(columns["step"][i]),
+            loss=columns["loss"][i].numpy(),
+            dot=columns["dot"][i].numpy(),
+            square=columns["square"][i].numpy(),
+            gradient_norm=float(columns["gradient_norm"][i]),
+        )
+        for i in range(len(columns["step"]))
+    ]
 
 
 def to_recorded_update(update: MeasuredUpdate, owners: list[int], n_layers: int) -> RecordedUpdate:

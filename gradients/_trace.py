@@ -1,8 +1,9 @@
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 import xarray as xr
@@ -20,13 +21,14 @@ from gradients._checks import (
     default_names,
     explaining_second_pass,
 )
-from gradients._dataset import make_dataset
+from gradients._dataset import make_dataset, step_scalars
+from gradients._record_file import RecordFile, RecordHeader
 from gradients._recorders.activations import ActivationRecorder
 from gradients._recorders.choose import choose_recorder
 from gradients._recorders.graph import keep_compiled_buffers
 from gradients._recorders.processes import settle_group
 from gradients._recorders.shards import ShardRecorder
-from gradients._rows import Journal
+from gradients._rows import Journal, from_state, to_state
 from gradients._update import Update
 from resonance_toolkit import check_module, check_whole, provenance, unwrap
 
@@ -68,9 +70,12 @@ class Trace:
             puts the cosine off by a few tenths of a per cent).
         group: Processes to average gradients over: "auto" for those of the wrapper, a
             `ProcessGroup`, or None for this process alone.
+        path: A new file, to which each row is written as soon as it is recorded, so that nothing
+            is lost if the process is killed; `read_trace` reads it. Each sampled update waits for
+            the device then. Of several processes, the first writes.
 
     Attributes:
-        step: Optimizer updates made so far; set it when training resumes.
+        step: Optimizer updates made so far; set it when training resumes without `state_dict`.
 
     Raises:
         ValueError: If an argument does not fit, or the processes that share the model are unknown.
@@ -97,18 +102,21 @@ class Trace:
         scaler: torch.amp.GradScaler | None = None,
         separate: bool | None = None,
         group: Group = "auto",
+        path: str | Path | None = None,
     ) -> None:
         check_module(model)
         check_group(group)
         check_scaler(scaler)
         self.every = check_whole("every", every)
         check_level(level, layers, separate)
+        self._file = None if path is None else RecordFile(path)
 
         self.model = model
         self.level = level
         self.objectives = None if objectives is None else check_names(objectives)
         self.scaler = scaler
         self.group = group
+        self.path = path
         self.step = 0
 
         self._recorder = choose_recorder(model, layers, separate, _SampledWhileAlive(self))
@@ -200,7 +208,10 @@ class Trace:
 
     def advance(self) -> None:
         """Close the record of an update: all its backward passes have been made."""
+        n_recorded = len(self._journal)
         self._update.record_if_complete(self.step)
+        if self._file is not None and len(self._journal) > n_recorded:
+            self._file.add_latest(self._header(), self._journal.rows())
         self.step += 1
 
     def to_dataset(self) -> xr.Dataset:
@@ -220,9 +231,71 @@ class Trace:
             A layer is the module that owns the parameters, by its name in `named_modules()`; what
             the model itself owns (a class token, position embeddings) is the layer "".
         """
-        objectives = self.objectives or default_names(2)
-        attributes = provenance("gradients.Trace", self.model, every=self.every, level=self.level)
-        return make_dataset(self._journal.rows(), self._recorder, objectives, attributes)
+        header = self._header()
+        return make_dataset(self._journal.rows(), header, header.objectives, header.attributes)
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """The latest row as plain numbers to log, without those by layer; empty before the first.
+
+        Such as `step`, `loss_main`, `loss_aux`, `cosine_total`, `conflict_share` and
+        `gradient_norm`. With more than two losses, names go on after a slash: `loss/main`,
+        `cosine_total/main/auxiliary 1`. To look makes an accelerator wait.
+        """
+        rows = self._journal.rows()
+        if not rows:
+            return {}
+        header = self._header()
+        row = make_dataset(rows[-1:], header, header.objectives, header.attributes)
+        return step_scalars(row)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record so far, for a checkpoint: tensors, strings and numbers only.
+
+        An update of which only some micro-batches were seen is not in it.
+        """
+        return {
+            "step": self.step,
+            "level": self.level,
+            "objectives": None if self.objectives is None else list(self.objectives),
+            "layers": list(self._recorder.layers),
+            "rows": to_state(self._journal.rows()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the record is that of an uninterrupted training then.
+
+        The file at `path`, if there is one, is written anew, with the rows of the state: what it
+        holds of later updates, which are trained again now, goes.
+
+        Args:
+            state: Of `state_dict`, of a trace of the same layers and losses.
+
+        Raises:
+            ValueError: If it is the state of another trace.
+        """
+        own_layers = list(self._recorder.layers)
+        for name, expected, actual in (
+            ("level", self.level, state["level"]),
+            ("layers", own_layers, list(state["layers"])),
+        ):
+            if actual != expected:
+                raise ValueError(
+                    f"`state`: expected the {name} of this trace, {expected}, got {actual}"
+                )
+
+        saved_objectives = state["objectives"]
+        if saved_objectives is not None:
+            names = check_names(saved_objectives)
+            if self.objectives not in (None, names):
+                raise ValueError(f"`state`: expected the objectives {self.objectives}, got {names}")
+            self.objectives = names
+
+        self.step = int(state["step"])
+        self._journal.replace(from_state(state["rows"]))
+        self._update.forget()
+        if self._file is not None:
+            self._file.replace(self._header(), self._journal.rows())
 
     def close(self) -> None:
         """Give back hooks of the activation level, and the setting for compiled models."""
@@ -237,6 +310,15 @@ class Trace:
 
     def _is_sampled(self) -> bool:
         return self.step % self.every == 0
+
+    def _header(self) -> RecordHeader:
+        attributes = provenance("gradients.Trace", self.model, every=self.every, level=self.level)
+        return RecordHeader(
+            objectives=list(self.objectives or default_names(2)),
+            layers=list(self._recorder.layers),
+            sizes=self._recorder.sizes,
+            attributes=attributes,
+        )
 
     def _begin(self, losses: Sequence[Tensor], seed: Tensor, *, whole_update: bool) -> None:
         # Not before the first backward pass: processes are often started after the trace is made.

@@ -96,6 +96,10 @@ class Update:
         self._start_anew()
         self._is_complete = was_whole_update and was_first_pass
 
+    def forget(self) -> None:
+        """Begin another update: what was seen of this one belongs to a training that is over."""
+        self._start_anew()
+
     def record_if_complete(self, step: int) -> None:
         """Enter the update in the journal: all its backward passes have been made."""
         try:

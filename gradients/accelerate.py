@@ -10,7 +10,9 @@ from gradients._trace import Trace
 def backward(accelerator: Any, trace: Trace, *losses: Tensor) -> None:
     """Stand where `accelerator.backward(main + auxiliary)` stood.
 
-    Gradient accumulation (inside `accelerator.accumulate`) and mixed precision are followed.
+    Gradient accumulation (inside `accelerator.accumulate`) and mixed precision are followed. For
+    the record to be in what `accelerator.save_state` saves, and to go on after
+    `accelerator.load_state`: `accelerator.register_for_checkpointing(trace)`.
 
     Args:
         accelerator: An `accelerate.Accelerator`.

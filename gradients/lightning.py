@@ -1,5 +1,7 @@
 """A trace inside Lightning's `Trainer`; needs lightning."""
 
+from typing import Any
+
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
@@ -8,7 +10,7 @@ from gradients._trace import Trace
 
 
 class TraceCallback(Callback):
-    """Closes a trace's record at each optimizer update of a Lightning `Trainer`.
+    """Closes a trace's record at each optimizer update, and keeps it in Lightning's checkpoints.
 
     The losses are joined in `training_step`, and Lightning calls `backward` as ever:
 
@@ -18,13 +20,23 @@ class TraceCallback(Callback):
 
         trainer = Trainer(callbacks=[TraceCallback(module.trace)])
 
+    A training that resumes (`fit(..., ckpt_path=...)`) goes on with the record of its checkpoint.
+
     Args:
         trace: Of the module that is trained, or of a part of it. Gradient accumulation, mixed
             precision and data parallel training are followed; `fully_shard` needs `Trace.backward`.
+        name: Of the trace in a checkpoint; by default `trace_` and the trace's level. To be given
+            where there are several traces of one level.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, name: str | None = None) -> None:
         self.trace = trace
+        self.name = f"trace_{trace.level}" if name is None else name
+
+    @property
+    def state_key(self) -> str:
+        """The name under which Lightning keeps the record."""
+        return self.name
 
     def __repr__(self) -> str:
         return f"TraceCallback({self.trace!r})"
@@ -44,3 +56,11 @@ class TraceCallback(Callback):
     ) -> None:
         """Close the record of an update: all its backward passes have been made."""
         self.trace.advance()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record so far, which Lightning puts into its checkpoints."""
+        return self.trace.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the record of a checkpoint."""
+        self.trace.load_state_dict(state_dict)

@@ -1,36 +1,54 @@
 """A trace inside Hugging Face's `Trainer`; needs transformers."""
 
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from gradients._trace import Trace
+from resonance_toolkit import warn_user
 
 
 class TraceCallback(TrainerCallback):
-    """Closes a trace's record at each optimizer update of a `Trainer`.
+    """Closes a trace's record at each optimizer update of a `Trainer`, and keeps it in checkpoints.
 
     The losses are joined where they are made, in `compute_loss_func` or `compute_loss`, and
-    `Trainer` calls `backward` as ever:
+    `Trainer` calls `backward` as ever. It asks for the loss in evaluation too, where the main one
+    is all there is:
 
         trace = gradients.Trace(model, every=10)
 
         def loss(outputs, labels, num_items_in_batch):
             share = len(labels) / num_items_in_batch  # 1 without gradient accumulation
-            main = cross_entropy(outputs.logits, labels)
-            return trace.join(main * share, probe.loss(labels) * share)
+            main = cross_entropy(outputs.logits, labels) * share
+            if not model.training:
+                return main
+            return trace.join(main, auxiliary(outputs, labels) * share)
 
         Trainer(model, args, compute_loss_func=loss, callbacks=[TraceCallback(trace)])
+
+    For a probe there is `probes.transformers.ProbeTrainer`, which makes the losses itself, puts the
+    branches into the optimizer, and takes `trace.join` for an argument:
+
+        callbacks = [ProbeCallback(probe, join=trace.join), TraceCallback(trace)]
+        ProbeTrainer(model, args, callbacks=callbacks)
+
+    A training that resumes finds the earlier record in the checkpoint, in the folder that
+    `Trainer` saves to.
 
     Args:
         trace: Of the model that is trained. Gradient accumulation, mixed precision and data
             parallel training are followed; `fully_shard` needs `Trace.backward`. Loss scaling
             (`fp16=True`) is for accelerators only there: read off the optimizer, not tested.
+        name: Of the trace's file in a checkpoint; by default `trace_` and the trace's level. To be
+            given where there are several traces of one level.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, name: str | None = None) -> None:
         self.trace = trace
+        self.name = f"trace_{trace.level}" if name is None else name
 
     def __repr__(self) -> str:
         return f"TraceCallback({self.trace!r})"
@@ -43,6 +61,9 @@ class TraceCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Take over what `Trainer` has set up."""
+        # Of the same step already: the user has loaded it.
+        if state.global_step > 0 and self.trace.step != state.global_step:
+            self._load(_checkpoint_folder(args, state))
         self.trace.step = state.global_step
         self.trace.scaler = getattr(kwargs.get("optimizer"), "scaler", None) or self.trace.scaler
 
@@ -59,3 +80,32 @@ class TraceCallback(TrainerCallback):
     ) -> None:
         """Close the record of an update: all its backward passes have been made."""
         self.trace.advance()
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Put the record so far beside the state of `Trainer`."""
+        # Trials of a search for hyperparameters have folders of their own, and are not resumed.
+        if state.is_world_process_zero and not state.is_hyper_param_search:
+            path = _checkpoint_folder(args, state) / f"{self.name}.pt"
+            torch.save(self.trace.state_dict(), path)
+
+    def _load(self, folder: Path) -> None:
+        # `Trainer` does not tell callbacks which checkpoint it resumes from: it may lie elsewhere.
+        path = folder / f"{self.name}.pt"
+        if path.is_file():
+            self.trace.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        else:
+            warn_user(
+                f"TraceCallback: no earlier record in {str(path)!r}, so this one begins at the "
+                "resumed step; if the checkpoint lies elsewhere, load its record before train(): "
+                f"trace.load_state_dict(torch.load('<checkpoint>/{path.name}'))"
+            )
+
+
+def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"

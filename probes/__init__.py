@@ -4,7 +4,8 @@ Start with `attach`, which adds branches to named layers and gives a `Probe`: tr
 plus `probe.loss(y)`, and look at every branch by `probe.measure(y)`. For a model that may answer
 early, start with `attach_exits`, which trains all its layers through the model's own head, and with
 `exits`, which says what leaving at each layer would save and cost. `generate` decodes text with
-early exits. The `plot_*` functions draw what the others measured.
+early exits. The `plot_*` functions draw what the others measured. The modules `probes.accelerate`,
+`probes.lightning` and `probes.transformers` bring a probe into those frameworks.
 """
 
 from probes import schedules, weightings

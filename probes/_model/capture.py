@@ -7,6 +7,7 @@ which the probe owns.
 """
 
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +95,10 @@ class Hook:
         return self.capture() if module is self.module() else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Both `copy` and `pickle` ask for it: a copy of the model is nobody's probe.
-        return _make_inert_hook, ()
+        # Both `copy` and `pickle` ask for it: a copy of the model is nobody's probe. Its hook is a
+        # function that does nothing whatever it is given, and one that Python has itself: a saved
+        # model is loaded where this toolkit is not installed, too.
+        return getattr, (nullcontext, "__exit__")
 
 
 class _OpeningHook(Hook):
@@ -161,11 +164,3 @@ class _LayerHook(Hook):
         if capture.adaptive and x.requires_grad and not torch.compiler.is_compiling():
             # An edge, not the tensor: it keeps no activation and survives in-place operations.
             capture.edges.setdefault(self.name, []).append(get_gradient_edge(x))
-
-
-def _inert_hook(*_: Any) -> None:
-    """Do nothing: what a hook becomes in a copy of the model."""
-
-
-def _make_inert_hook() -> Any:
-    return _inert_hook

@@ -1,5 +1,8 @@
 """The verbs of `gradients`, for the contract suite."""
 
+import tempfile
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 
@@ -34,6 +37,13 @@ def _activation(model, data):
     return _trace(model, data, level="activation", layers="head")
 
 
+def _read(model, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.jsonl"
+        _trace(model, data, path=path)
+        return gradients.read_trace(path)
+
+
 VERBS = {
     "gradients.Trace": _trace,
     "gradients.Trace (activation)": _activation,
@@ -49,6 +59,7 @@ VERBS = {
     "gradients.noise": lambda model, data: gradients.noise(
         model, data, lambda x, y: _losses(model, x, y)[:2], samples=20, batch_size=5, resamples=20
     ),
+    "gradients.read_trace": _read,
     "gradients.regroup": lambda model, data: gradients.regroup(
         _trace(model, data), {"early": ["stem", "norm"], "late": ["blocks", "head"]}
     ),

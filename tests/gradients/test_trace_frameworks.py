@@ -92,10 +92,12 @@ def begin_lightning(trace, step, world_size):
 
 
 def begin_transformers(trace, step, world_size):
-    arguments, state = SimpleNamespace(world_size=world_size), SimpleNamespace(global_step=step)
+    arguments = SimpleNamespace(world_size=world_size, output_dir="")
+    state = SimpleNamespace(global_step=step)
     gradients.transformers.TraceCallback(trace).on_train_begin(arguments, state, None)
 
 
+@pytest.mark.filterwarnings("ignore:TraceCallback. no earlier record")
 @pytest.mark.parametrize("begin", [begin_lightning, begin_transformers])
 def test_steps_made_and_processes_are_taken_over(world, begin):
     model = new_network()
@@ -190,18 +192,22 @@ class Wrapped(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers' own deprecations
-def test_transformers_trainer(tmp_path):
+@pytest.mark.parametrize("eval_strategy", ["no", "epoch"])
+def test_transformers_trainer(tmp_path, eval_strategy):
     model = Wrapped()
     trace = Trace(model.network)
 
     def loss(outputs, labels, num_items_in_batch):
         share = len(labels) / num_items_in_batch  # `Trainer` leaves accumulation to this function
+        if not model.training:
+            return F.cross_entropy(outputs["logits"], labels) * share
         target = F.one_hot(labels, 3).float()
         auxiliary = 0.3 * F.binary_cross_entropy_with_logits(outputs["side"], target)
         main = F.cross_entropy(outputs["logits"], labels)
         return trace.join(main * share, auxiliary * share)
 
     x, y = make_data()
+    samples = [{"x": a, "labels": b} for a, b in zip(x, y, strict=True)]
     trainer = HuggingFaceTrainer(
         model,
         TrainingArguments(
@@ -216,12 +222,28 @@ def test_transformers_trainer(tmp_path):
             max_grad_norm=0.0,
             report_to="none",
             save_strategy="no",
+            eval_strategy=eval_strategy,
             disable_tqdm=True,
             train_sampling_strategy="sequential",
         ),
-        train_dataset=[{"x": a, "labels": b} for a, b in zip(x, y, strict=True)],
+        train_dataset=samples,
+        eval_dataset=samples[:8],
         compute_loss_func=loss,
         callbacks=[gradients.transformers.TraceCallback(trace)],
     )
     trainer.train()
     assert_same(model.network, trace)
+    evaluations = [row for row in trainer.state.log_history if "eval_loss" in row]
+    assert len(evaluations) == (eval_strategy == "epoch")
+
+
+def test_a_checkpoint_without_a_record_is_told(tmp_path):
+    trace = Trace(new_network())
+    callback = gradients.transformers.TraceCallback(trace)
+    arguments = SimpleNamespace(world_size=1, output_dir=str(tmp_path))
+    with pytest.warns(UserWarning, match=r"no earlier record in .*-7.*trace_parameter\.pt"):
+        callback.on_train_begin(arguments, SimpleNamespace(global_step=7), None)
+    assert trace.step == 7
+
+    # One that the user has loaded from elsewhere stays.
+    callback.on_train_begin(arguments, SimpleNamespace(global_step=7), None)

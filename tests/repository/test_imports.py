@@ -37,6 +37,7 @@ ROOMS: dict[str, list[str | set[str]]] = {
         "_exit_analysis",
         "_decoding",
         "_plots",
+        {"accelerate", "lightning", "transformers"},
     ],
     "landscape": ["_directions", "_evaluation", "_curvature", "_surfaces", "_plots"],
     "gradients": [{"_checks", "_layer_names", "_settings"}, "_recorders", OTHERS, "_plots"],

@@ -4,6 +4,8 @@ import copy
 import gc
 import io
 import pickle
+import subprocess
+import sys
 import weakref
 from types import FunctionType
 
@@ -60,7 +62,7 @@ def test_rows_15_to_17_hooks_of_a_copy_hold_nothing(duplicate):
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     ]
     assert len(hooks) == 4
-    assert all(isinstance(hook, FunctionType) and hook() is None for hook in hooks)
+    assert all(isinstance(hook, FunctionType) and hook(model, ()) is None for hook in hooks)
     assert probe.attached
 
 
@@ -69,6 +71,30 @@ def _saved(model):
     torch.save(model, stream)
     stream.seek(0)
     return torch.load(stream, weights_only=False)
+
+
+ELSEWHERE = """
+import sys, torch
+
+sys.modules |= dict.fromkeys(["probes", "resonance_toolkit", "resonance"])  # not importable
+model = torch.load(sys.argv[1], weights_only=False)
+outputs = model(torch.ones(2, 4))
+compiled = torch.compile(model, backend="eager")(torch.ones(2, 4))
+assert torch.equal(outputs, compiled)
+torch.save(outputs, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("attach", [probes.attach, probes.attach_exits])
+def test_a_model_saved_while_attached_loads_where_the_toolkit_is_not_installed(tmp_path, attach):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    attached = attach(model, ["0", "1"], sample=torch.ones(2, 4))
+    paths = [str(tmp_path / name) for name in ("model.pt", "outputs.pt")]
+    torch.save(model, paths[0])
+    subprocess.run([sys.executable, "-c", ELSEWHERE, *paths], check=True, cwd=tmp_path)
+    assert torch.equal(torch.load(paths[1]), model(torch.ones(2, 4)))
+    assert attached.attached
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])

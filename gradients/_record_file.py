@@ -1,0 +1,124 @@
+"""A record on disk, row by row, so that a process that is killed loses nothing.
+
+The file has one JSON object per line: first what all rows share (`RecordHeader`), then one recorded
+update each, with all digits. A line is handed to the operating system as soon as its update is
+recorded. The last line may be torn, if the process was killed amid writing it: it is left out.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from gradients._rows import RecordedUpdate
+
+
+@dataclass(frozen=True)
+class RecordHeader:
+    """What all rows of a record share."""
+
+    objectives: list[str]
+    layers: list[str]
+    sizes: list[int] | None  # parameters in each layer
+    attributes: dict[str, str | int | float]
+
+
+class RecordFile:
+    """A file that follows a record; of several processes, the first writes it.
+
+    Args:
+        path: Where; nothing is written before the first row.
+
+    Raises:
+        ValueError: If no file can be there.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._is_begun = False
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise ValueError(f"`path`: expected a file in a folder that exists, got {str(path)!r}")
+
+    def add_latest(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
+        """Write the last of all rows.
+
+        Raises:
+            ValueError: If it is the first, and the file is there already.
+        """
+        if not _is_first_process():
+            return
+
+        if self._is_begun:
+            with self.path.open("a") as file:
+                file.write(_to_line(_to_fields(updates[-1])))
+            return
+
+        if self.path.exists() and self.path.stat().st_size > 0:
+            raise ValueError(
+                f"`path`: expected a new file, got {str(self.path)!r}, which holds a record "
+                "already; give another path, or resume that record by load_state_dict"
+            )
+        self.replace(header, updates)
+
+    def replace(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
+        """Write all rows, in the place of what the file holds."""
+        if not _is_first_process():
+            return
+
+        # Whole or not at all: if the process is killed here, the rows before are still there.
+        lines = [_to_line(asdict(header)), *(_to_line(_to_fields(update)) for update in updates)]
+        new_path = self.path.with_name(self.path.name + ".new")
+        new_path.write_text("".join(lines))
+        os.replace(new_path, self.path)
+        self._is_begun = True
+
+
+def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
+    """Read a file, as far as it goes.
+
+    Raises:
+        ValueError: If it is no such file.
+    """
+    # A line without an end is torn; a file without a whole line is no record.
+    lines = path.read_text().split("\n")[:-1]
+    try:
+        header = RecordHeader(**json.loads(lines[0]))
+        updates = [_to_update(json.loads(line)) for line in lines[1:]]
+    except (IndexError, TypeError, KeyError, json.JSONDecodeError):
+        raise ValueError(
+            f"`path`: expected a record that Trace(..., path=) wrote, got {str(path)!r}"
+        ) from None
+    return header, updates
+
+
+def _is_first_process() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def _to_line(fields: dict[str, Any]) -> str:
+    return json.dumps(fields) + "\n"
+
+
+def _to_fields(update: RecordedUpdate) -> dict[str, Any]:
+    return {
+        "step": update.step,
+        "loss": update.loss.tolist(),
+        "dot": update.dot.tolist(),
+        "square": update.square.tolist(),
+        "gradient_norm": update.gradient_norm,
+    }
+
+
+def _to_update(fields: dict[str, Any]) -> RecordedUpdate:
+    return RecordedUpdate(
+        step=fields["step"],
+        loss=np.array(fields["loss"], dtype=np.float64),
+        dot=np.array(fields["dot"], dtype=np.float64),
+        square=np.array(fields["square"], dtype=np.float64),
+        gradient_norm=fields["gradient_norm"],
+    )

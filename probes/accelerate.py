@@ -1,0 +1,51 @@
+"""A probe inside a loop written with Hugging Face's Accelerate."""
+
+from typing import Any
+
+from probes._branches.probe import Probe
+from probes._exit_training.losses import Exits
+from probes._model.add_to_optimizer import add_to_optimizer
+
+
+def prepare(accelerator: Any, probe: Probe | Exits, optimizer: Any) -> None:
+    """Do for a probe what `accelerator.prepare` does for its model.
+
+    The branches move to the accelerator's device, join the optimizer's first group (unless the
+    optimizer has them already), and are a part of what `accelerator.save_state` saves and
+    `accelerator.load_state` restores:
+
+        probe = probes.attach(model, "blocks.*")
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        probes.accelerate.prepare(accelerator, probe, optimizer)
+
+        for x, y in loader:
+            with accelerator.accumulate(model):
+                main = cross_entropy(model(x), y)
+                accelerator.backward(main + probe.loss(y))
+                optimizer.step()
+                optimizer.zero_grad()
+
+    With a trace, `gradients.accelerate.backward(accelerator, trace, main, probe.loss(y))` stands
+    where `accelerator.backward` stood.
+
+    Args:
+        accelerator: An `accelerate.Accelerator`.
+        probe: Attached to the model that is trained, before or after that was prepared.
+        optimizer: What trains the model, prepared or not.
+
+    Raises:
+        TypeError: If the probe is none.
+        ValueError: If the accelerator does not leave training to torch (DeepSpeed, Megatron).
+    """
+    if not isinstance(probe, Probe | Exits):
+        raise TypeError(
+            f"`probe`: expected what probes.attach or attach_exits gave, got {type(probe).__name__}"
+        )
+    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    if kind in ("DEEPSPEED", "MEGATRON_LM"):
+        raise ValueError(f"`accelerator`: expected one that trains with torch alone, got {kind}")
+
+    # Before a state is loaded: that of the optimizer goes where the parameters are.
+    probe.to(accelerator.device)
+    add_to_optimizer(optimizer, probe)
+    accelerator.register_for_checkpointing(probe)

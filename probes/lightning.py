@@ -1,0 +1,85 @@
+"""A probe inside Lightning's `Trainer`; needs lightning."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from probes._branches.probe import Probe
+from probes._exit_training.losses import Exits
+from probes._model.add_to_optimizer import add_to_optimizer
+
+
+class ProbeCallback(Callback):
+    """Trains a probe's branches along with a `LightningModule`, and keeps them in its checkpoints.
+
+    The module is given the probe's loss, a plain function, so that the probe does not become a
+    part of it: the weights in its checkpoints are those of the model alone.
+
+        class Classifier(LightningModule):
+            def __init__(self, model, auxiliary, join=torch.add):
+                super().__init__()
+                self.model = model
+                self.auxiliary = auxiliary
+                self.join = join
+
+            def training_step(self, batch, index):
+                x, y = batch
+                main = cross_entropy(self.model(x), y)
+                return self.join(main, self.auxiliary(y))
+
+            def validation_step(self, batch, index): ...  # as ever: in eval mode a probe is gone
+            def configure_optimizers(self): ...  # as ever: the branches are added
+
+        probe = probes.attach(model, "blocks.*")
+        trainer = Trainer(callbacks=[ProbeCallback(probe)])
+        trainer.fit(Classifier(model, probe.loss), loader)
+
+    With a trace of the gradients, two arguments more:
+
+        trace = gradients.Trace(model, every=10)
+        trainer = Trainer(callbacks=[ProbeCallback(probe), TraceCallback(trace)])
+        trainer.fit(Classifier(model, probe.loss, trace.join), loader)
+
+    A training that resumes (`fit(..., ckpt_path=...)`) goes on with the branches of its checkpoint.
+    A probe that is an attribute of the module instead is one of its parts, and needs no callback:
+    its branches are in `parameters()`, and in the module's own weights.
+
+    Args:
+        probe: Attached to the model that is trained; or exits, whose loss is the whole objective.
+            Its parameters join the first group of the first optimizer, unless the optimizers have
+            them already.
+    """
+
+    def __init__(self, probe: Probe | Exits) -> None:
+        if not isinstance(probe, Probe | Exits):
+            raise TypeError(
+                "`probe`: expected what probes.attach or attach_exits gave, got "
+                f"{type(probe).__name__}"
+            )
+        self.probe = probe
+
+    def __repr__(self) -> str:
+        layers = ", ".join(self.probe.layers)
+        return f"ProbeCallback({layers}; step={self.probe.step})"
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the branches into the optimizer, whose saved state is loaded after this."""
+        # Lightning has a stand-in without groups for an optimizer that is not there.
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        if not groups:
+            raise ValueError(
+                "`configure_optimizers`: expected an optimizer to put the branches into, got none"
+            )
+
+        self.probe.to(pl_module.device)
+        present = {id(parameter) for group in groups for parameter in group["params"]}
+        if any(id(parameter) not in present for parameter in self.probe.parameters()):
+            add_to_optimizer(trainer.optimizers[0], self.probe)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the branches and the step, which Lightning puts into its checkpoints."""
+        return self.probe.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the branches of a checkpoint."""
+        self.probe.load_state_dict(state_dict)
