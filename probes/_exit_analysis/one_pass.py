@@ -21,8 +21,7 @@ from probes._exit_analysis.token_statistics import (
 from probes._exit_training.forward_trace import Trace, logits_of
 from probes._exit_training.head import is_same
 from probes._exit_training.targets import IGNORED, check_exit_targets
-from probes._model.call_model import call_model
-from resonance_toolkit import first_tensor
+from resonance_toolkit import call_model, first_tensor
 
 
 @dataclass(frozen=True)

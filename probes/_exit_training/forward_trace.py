@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_analysis.flops import FlopCounter
-from probes._model.call_model import call_model
 from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from resonance_toolkit import (
+    call_model,
     device_of,
     evaluating,
     find_layers,
