@@ -6,7 +6,9 @@ whether to capture, `_LayerHook` after each attachment point keeps its pooled ou
 which the probe owns.
 """
 
+import inspect
 import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +21,10 @@ from torch.utils.hooks import RemovableHandle
 
 from probes._model.pass_state import PassState
 from probes._model.pooling import Pool
-from resonance_toolkit import first_tensor
+from resonance_toolkit import first_tensor, positions_that_count
+
+# Arguments that only models with a decoder beside an encoder have: transformers', and torch's own.
+_DECODER_INPUTS = frozenset({"decoder_input_ids", "decoder_inputs_embeds", "tgt"})
 
 
 @dataclass
@@ -36,6 +41,13 @@ class Capture:
 
     features: dict[str, list[Tensor]] = field(default_factory=dict)
     edges: dict[str, list[GradientEdge]] = field(default_factory=dict)
+
+    # Padding masks `(sample, position)`, True where a position is real: as the call gave them, of
+    # the model's only sequence or its encoder's and of its decoder's, and of each layer they fit.
+    call_counts: Tensor | None = None
+    decoder_counts: Tensor | None = None
+    counts: dict[str, Tensor] = field(default_factory=dict)
+
     strengths: dict[str, Any] = field(default_factory=dict)  # those of the latest loss
 
     def use(self) -> None:
@@ -54,11 +66,14 @@ def hook_into(
     make_compiled_code_check_hooks()
 
     handles = [
-        root.register_forward_pre_hook(_OpeningHook(capture, root), prepend=True),
+        root.register_forward_pre_hook(_OpeningHook(capture, root), prepend=True, with_kwargs=True),
         root.register_forward_hook(_ClosingHook(capture, root)),
     ]
+    has_two_sequences = not _DECODER_INPUTS.isdisjoint(_forward_parameters(root))
     for name, (module, pool) in points.items():
-        handles.append(module.register_forward_hook(_LayerHook(capture, module, name, pool)))
+        in_decoder = has_two_sequences and "decoder" in name.split(".")
+        layer_hook = _LayerHook(capture, module, name, pool, in_decoder=in_decoder)
+        handles.append(module.register_forward_hook(layer_hook))
 
     capture.state = PassState.NO_PASS
     return handles
@@ -94,17 +109,24 @@ class Hook:
         # A replica shares the hooks of the module that it was copied from.
         return self.capture() if module is self.module() else None
 
+    def __deepcopy__(self, _: Any) -> Callable[..., None]:
+        # A copy of the model is nobody's probe.
+        return _inert_hook
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # Both `copy` and `pickle` ask for it: a copy of the model is nobody's probe. Its hook is a
-        # function that does nothing whatever it is given, and one that Python has itself: a saved
-        # model is loaded where this toolkit is not installed, too.
+        # Nor is a model in a file, which must load where this toolkit is not installed: this is a
+        # function that Python has itself, and that does nothing whatever a module gives it.
         return getattr, (nullcontext, "__exit__")
 
 
 class _OpeningHook(Hook):
     """Before the model's forward: forget the last pass, and decide whether to capture this one."""
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __init__(self, capture: Capture, module: nn.Module) -> None:
+        super().__init__(capture, module)
+        self.parameter_names = _forward_parameters(module)
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         capture = self.listener(module)
         if capture is None:
             return
@@ -112,6 +134,9 @@ class _OpeningHook(Hook):
         # New objects, not `.clear()`: a compiled model would guard on the old ones' contents.
         capture.features = {}
         capture.edges = {}
+        capture.counts = {}
+        capture.call_counts = None
+        capture.decoder_counts = None
         capture.reentrant = False
         capture.nested_layer = ""
         capture.grad = torch.is_grad_enabled()
@@ -122,6 +147,12 @@ class _OpeningHook(Hook):
             capture.state = PassState.NO_GRADIENTS
         else:
             capture.state = PassState.EVAL_MODE
+
+        if capture.state is PassState.RUNNING:
+            # A mask may also come by position, as in bert(ids, mask).
+            inputs = dict(zip(self.parameter_names, args, strict=False)) | kwargs
+            capture.call_counts = positions_that_count(inputs)
+            capture.decoder_counts = positions_that_count(inputs, of_decoder=True)
 
 
 class _ClosingHook(Hook):
@@ -136,10 +167,13 @@ class _ClosingHook(Hook):
 class _LayerHook(Hook):
     """After a layer's forward: pool its output and keep that."""
 
-    def __init__(self, capture: Capture, module: nn.Module, name: str, pool: Pool) -> None:
+    def __init__(
+        self, capture: Capture, module: nn.Module, name: str, pool: Pool, *, in_decoder: bool
+    ) -> None:
         super().__init__(capture, module)
         self.name = name
         self.pool = pool
+        self.in_decoder = in_decoder
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
@@ -159,8 +193,24 @@ class _LayerHook(Hook):
             capture.nested_layer = self.name
             return
 
-        capture.features.setdefault(self.name, []).append(self.pool(x))
+        call_counts = capture.decoder_counts if self.in_decoder else capture.call_counts
+        counts = self.pool.counts_at(x, call_counts)
+        if counts is not None:
+            capture.counts[self.name] = counts
+
+        capture.features.setdefault(self.name, []).append(self.pool.capture(x, counts))
 
         if capture.adaptive and x.requires_grad and not torch.compiler.is_compiling():
             # An edge, not the tensor: it keeps no activation and survives in-place operations.
             capture.edges.setdefault(self.name, []).append(get_gradient_edge(x))
+
+
+def _inert_hook(*_: Any) -> None:
+    """Do nothing: what a hook becomes in a copy of the model."""
+
+
+def _forward_parameters(module: nn.Module) -> list[str]:
+    try:
+        return list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):  # what is not written in Python may have no signature
+        return []
