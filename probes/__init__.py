@@ -1,7 +1,8 @@
 """Auxiliary branches at named layers of any model, gone at inference; losses for early exits.
 
 Start with `attach`, which adds branches to named layers and gives a `Probe`: train on the main loss
-plus `probe.loss(y)`, and look at every branch by `probe.measure(y)`. For a model that may answer
+plus `probe.loss(y)`, and look at every branch by `probe.measure(y)`, or over a whole dataset by
+`probe.evaluate(data)`. Targets are of samples, tokens or pixels. For a model that may answer
 early, start with `attach_exits`, which trains all its layers through the model's own head, and with
 `exits`, which says what leaving at each layer would save and cost. `generate` decodes text with
 early exits. The `plot_*` functions draw what the others measured. The modules `probes.accelerate`,

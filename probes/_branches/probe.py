@@ -14,7 +14,7 @@ from probes._branches.measure import Measures, as_dataset, mean_of_passes, measu
 from probes._branches.rows import LayerFeatures
 from probes._branches.strength import Strength, adaptive_strengths, scheduled_strength
 from probes._branches.table import table_of_points
-from probes._branches.targets import Targets, understand_targets
+from probes._branches.targets import Targets, check_some_count, understand_targets
 from probes._branches.unmoved import ADVICE, MovementWatch
 from probes._model.attachment_points import Point, class_axis
 from probes._model.distributed import resharding, synchronise_gradients
@@ -97,10 +97,10 @@ class Probe(Listener):
         marks as padding are left out.
 
         Args:
-            y: Class indices `(sample,)`; soft or multi-hot targets `(sample, class)`; or class
-                indices of tokens `(sample, position)` or pixels `(sample, height, width)`, -100
-                where there is none. A causal language model's are already shifted: the target of
-                a position is the token after it.
+            y: Class indices `(sample,)` or `(sample, 1)`; soft or multi-hot targets `(sample,
+                class)`; or class indices of tokens `(sample, position)` or pixels `(sample,
+                height, width)`, -100 where there is none. A causal language model's are already
+                shifted: the target of a position is the token after it.
             main: The main loss; for an adaptive `alpha`, and only then.
 
         Returns:
@@ -123,7 +123,9 @@ class Probe(Listener):
             some_features = features[self.layers[0]].calls[0]
             return some_features.new_zeros(()).to(y.device)
 
-        layer_losses = {name: self._layer_loss(layer, targets) for name, layer in features.items()}
+        layer_rows = {name: self._layer_rows(layer, targets) for name, layer in features.items()}
+        check_some_count(targets, [rows for calls in layer_rows.values() for rows, _ in calls])
+        layer_losses = {name: self._layer_loss(name, rows) for name, rows in layer_rows.items()}
         strengths = self._layer_strengths(layer_losses, main)
 
         # A model in parts has layers on several devices.
@@ -320,21 +322,25 @@ class Probe(Listener):
             layer.check(targets)
         return targets
 
-    def _layer_loss(self, layer: LayerFeatures, targets: Targets) -> Tensor:
-        """The loss of one layer, where its features are, in the branches' own precision."""
-        branches = self._by_layer()[layer.name]
-        device = layer.calls[0].device
+    def _layer_rows(self, layer: LayerFeatures, targets: Targets) -> list[tuple[Tensor, Tensor]]:
+        """Rows and their targets of each call of a layer, in the branches' own precision."""
+        precision = self._by_layer()[layer.name].precision
+        with _without_autocast(layer.calls[0].device):
+            return [layer.rows(features.to(precision), targets) for features in layer.calls]
+
+    def _layer_loss(self, name: str, calls: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """The loss of one layer, where its features are."""
+        branches = self._by_layer()[name]
+        device = calls[0][0].device
         if branches.summed.device != device:  # the model has moved
             branches.to(device)
 
         with _without_autocast(device):
-            call_losses = []
-            for features in layer.calls:
-                rows, row_targets = layer.rows(features.to(branches.precision), targets)
-
-                # A coarse map may have no position near a target that counts.
-                is_empty = len(rows) == 0
-                call_losses.append(rows.sum() if is_empty else branches.loss(rows, row_targets))
+            # A coarse map may have no position near a target that counts: it adds nothing.
+            call_losses = [
+                branches.loss(rows, row_targets) if len(rows) else rows.sum()
+                for rows, row_targets in calls
+            ]
             return torch.stack(call_losses).sum()
 
     def _layer_strengths(

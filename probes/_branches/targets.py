@@ -5,7 +5,7 @@ positions, `(sample, position)` of tokens and `(sample, height, width)` of pixel
 not count.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,6 +74,16 @@ def understand_targets(
         return Targets("positions", y.long())
 
     raise ValueError(_unfit(y, n_samples, n_classes, is_whole=is_whole))
+
+
+def check_some_count(targets: Targets, rows: Iterable[Tensor]) -> None:
+    """Refuse a batch without a target that counts, where its values could not be looked at.
+
+    Raises:
+        ValueError: If no layer has a row.
+    """
+    if not can_look_at(targets.values) and not any(len(layer_rows) for layer_rows in rows):
+        raise ValueError(f"`y`: expected a target that counts, all are {IGNORED_TARGET}")
 
 
 def as_distribution(targets: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:

@@ -291,6 +291,17 @@ def test_bad_targets_of_positions_are_refused(y, message):
     assert torch.isfinite(probe.loss(good))
 
 
+def test_a_batch_without_a_target_is_refused_where_values_are_not_at_hand(monkeypatch):
+    """As on an accelerator, where nothing is known before rows are chosen."""
+    monkeypatch.setattr(probes._branches.targets, "can_look_at", lambda y: False)
+    model, ids, good = make_tagger()
+    probe = probes.attach(model, "mix", n=2)
+    model(ids)
+    with pytest.raises(ValueError, match="expected a target that counts, all are -100"):
+        probe.loss(torch.full((3, 8), -100))
+    assert torch.isfinite(probe.loss(good))
+
+
 def test_as_many_tokens_as_classes():
     model, ids, y = make_tagger()
     ids, y = ids[:, :CLASSES], torch.tensor([[0, 1, 2, 3, -100]] * 3)
