@@ -152,8 +152,6 @@ class Trace:
                 do not depend on the model, or were backpropagated before.
         """
         names = check_losses(losses, self.objectives)
-        check_dependence(losses, names)
-        self.objectives = names
         total = reduce(add, losses)
         scaled_total = total if self.scaler is None else self.scaler.scale(total)
 
@@ -165,6 +163,10 @@ class Trace:
                 seed = one if self.scaler is None else self.scaler.scale(one)
                 with explaining_second_pass():
                     self._begin(losses, seed, whole_update=update)
+
+            # After what the recorder has to say: it knows more of the model than the losses tell.
+            check_dependence(losses, names)
+            self.objectives = names
             with explaining_second_pass():
                 scaled_total.backward()
             self._update.end()

@@ -74,10 +74,22 @@ def small_gpt2():
     return transformers.GPT2LMHeadModel(config).double().eval()
 
 
+def loss_one_ahead(model, ids, labels):
+    logits = model(ids).logits
+    terms = [
+        F.cross_entropy(logits[row, position], labels[row, position + 1])
+        for row in range(len(ids))
+        for position in range(ids.shape[1] - 1)
+    ]
+    return sum(terms) / len(terms)
+
+
 def test_tokens_of_a_causal_model_are_compared_one_position_ahead_as_by_its_own_loss():
     model, ids = small_gpt2(), torch.randint(30, (4, 7))
     found = gradients.initial_norm(model, {"input_ids": ids, "labels": ids}, batch_size=3)
-    assert_measured(found, model, model(ids, labels=ids).loss)
+    assert_measured(found, model, loss_one_ahead(model, ids, ids))
+    # Its own loss is float32.
+    np.testing.assert_allclose(found["loss"], model(ids, labels=ids).loss.item(), rtol=1e-6)
     assert found.attrs["n_samples"] == 4
 
 
@@ -91,7 +103,7 @@ def padded_batches():
 def test_batches_of_unequal_length_are_weighted_by_their_samples():
     model, batches = small_gpt2(), list(padded_batches())
     found = gradients.initial_norm(model, batches)
-    losses = [model(**batch).loss for batch in batches]
+    losses = [loss_one_ahead(model, batch["input_ids"], batch["labels"]) for batch in batches]
     assert_measured(found, model, sum(losses) / 2)
 
 
