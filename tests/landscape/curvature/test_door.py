@@ -76,13 +76,11 @@ class Written:
 
 @pytest.mark.parametrize("matrix", ["hessian", "gauss-newton"])
 @pytest.mark.parametrize("name", list(OVER))
-def test_eigenvalues_and_trace_are_those_of_the_matrix_written_out(name, matrix):
+def test_eigenvalues_are_those_of_the_matrix_written_out(name, matrix):
     model, data = getattr(door_models, name)()
     before = snapshot(model)
     settings = {"over": OVER[name], "matrix": matrix, "samples": None, "k": 2, "tolerance": 1e-9}
-    found = landscape.curvature(
-        model, data, trace_tolerance=0, trace_probes=1000, density_runs=0, **settings
-    )
+    found = landscape.curvature(model, data, trace_probes=0, density_runs=0, **settings)
     assert snapshot(model) == before
 
     (vector,) = landscape.eigenvectors(model, data, **settings | {"k": 1})
@@ -93,8 +91,9 @@ def test_eigenvalues_and_trace_are_those_of_the_matrix_written_out(name, matrix)
         found["smallest"][0], eigenvalues[0], rtol=1e-6, atol=1e-9 * eigenvalues[-1]
     )
 
+    # An error of 1e-9 in the value is one of its root in the vector.
     flat = torch.cat([piece.flatten() for piece in vector.values()]).numpy()
-    np.testing.assert_allclose(written @ flat, eigenvalues[-1] * flat, atol=1e-6 * eigenvalues[-1])
+    np.testing.assert_allclose(written @ flat, eigenvalues[-1] * flat, atol=1e-4 * eigenvalues[-1])
     assert found.attrs["loss"] == "cross_entropy"
     assert found.attrs["targets"] == "classes"
 
@@ -162,5 +161,7 @@ def test_an_operation_without_a_second_derivative_is_named():
 def test_what_is_not_finite_has_no_curvature():
     model, ((left, right), y) = door_models.two_inputs()
     left[0, 0] = torch.nan
-    with pytest.raises(ValueError, match=r"`data`: the curvature is not finite"):
-        landscape.curvature(model, ((left, right), y))
+    with pytest.warns(UserWarning, match="the curvature is not finite") as told:
+        found = landscape.curvature(model, ((left, right), y))
+    assert len(told) == 1
+    assert found["largest"].isnull().all()
