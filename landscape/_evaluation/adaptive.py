@@ -68,7 +68,7 @@ class Adaptive:
         """If this is a classification of few samples.
 
         Accuracy is a step function and interpolates badly; margins are continuous, and tell it. The
-        mean over many tokens or pixels has small steps, and is interpolated itself.
+        accuracy of tokens or pixels is interpolated itself, which is rough where there are few.
         """
         measurement = problem.measurement
         targets = [y for _, y in measurement.batches]

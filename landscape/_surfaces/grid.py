@@ -82,7 +82,8 @@ def grid(
         bn: `"frozen"` running statistics, or `"recompute"` them at every point.
         method: `"exact"` evaluates every point; `"adaptive"` evaluates few and interpolates, until
             the estimated error is below `tolerance`, or all points are evaluated.
-        tolerance: Largest error of an interpolated loss, relative to the range of the surface.
+        tolerance: Largest error of an interpolated loss, relative to the range of the surface. It
+            says nothing about the accuracy of tokens and pixels, which is interpolated roughly.
         batch_size: Samples at a time; by default as many as keep activations in the cache.
         checkpoint: A file for finished points: the same call goes on from there after a kill.
         executor: Where pieces of the plane are evaluated; by default in this process.

@@ -160,7 +160,7 @@ def padded_batches():
     return wide, pieces
 
 
-@pytest.mark.parametrize("verb", ["grid", "adaptive", "gradient", "line", "curve", "curvature"])
+@pytest.mark.parametrize("verb", ["grid", "gradient", "line", "curve", "curvature"])
 def test_batches_padded_to_unequal_lengths_are_as_good_as_one(verb):
     model, _ = door_models.bert_classifier()
     other = moved(model, given_directions(model)[:1], 1.0)
@@ -175,8 +175,6 @@ def test_batches_padded_to_unequal_lengths_are_as_good_as_one(verb):
         if verb == "curvature":
             settings = {"k": 1, "trace_probes": 0, "density_runs": 0, "over": "classifier.*"}
             return landscape.curvature(model, data, samples=None, **settings)["largest"]
-        if verb == "adaptive":
-            return landscape.grid(model, data, samples=None, size=13, method="adaptive")["loss"]
         directions = "gradient" if verb == "gradient" else "random"
         return landscape.grid(model, data, samples=None, size=3, directions=directions)["loss"]
 
@@ -198,12 +196,28 @@ def test_masked_pixels_count_in_no_loss_of_torch():
         if ignored == -100:
             ways += [None, F.cross_entropy]
         for way in ways:
-            settings = {"loss": way, "samples": None, "size": 13, "batch_size": 3}
-            for method in ("exact", "adaptive"):
-                surface = landscape.grid(model, (x, targets), method=method, **settings)
-                centre = surface.sel(alpha=0, beta=0)
-                np.testing.assert_allclose(centre["loss"], loss, rtol=1e-12)
-                np.testing.assert_allclose(centre["accuracy"], accuracy, rtol=1e-12)
+            surface = landscape.grid(
+                model, (x, targets), loss=way, samples=None, size=3, batch_size=3
+            )
+            centre = surface.sel(alpha=0, beta=0)
+            np.testing.assert_allclose(centre["loss"], loss, rtol=1e-12)
+            np.testing.assert_allclose(centre["accuracy"], accuracy, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["segmenter", "bert_tagger"])
+def test_an_adaptive_plane_of_positions_is_the_exact_one_within_its_tolerance(name):
+    model, data = getattr(door_models, name)()
+    exact = landscape.grid(model, data, samples=None, size=31)
+    adaptive = landscape.grid(model, data, samples=None, size=31, method="adaptive")
+    evaluated = adaptive["evaluated"].values
+    assert evaluated.sum() < 0.4 * evaluated.size  # it did interpolate
+
+    tolerance = 1e-2 * np.ptp(exact["loss"].values)
+    np.testing.assert_allclose(adaptive["loss"], exact["loss"], rtol=0, atol=tolerance)
+    for variable in ("loss", "accuracy"):
+        np.testing.assert_array_equal(
+            adaptive[variable].values[evaluated], exact[variable].values[evaluated]
+        )
 
 
 def test_samples_without_a_target_that_counts_are_left_out():
