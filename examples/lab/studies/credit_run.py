@@ -141,10 +141,7 @@ def measured(trained: Trained, images: Images, *, samples: int = 1024) -> xr.Dat
         "deep_correlation": ("deep rho", deep["correlation"]),
         "deep_change": ("deep nudge", deep["loss_change"].sel(eta=0.01)),
         "last_norm": ("median norm of the last state", found["hidden_norm"][-1]),
-        "last_gradient": (
-            "norm of its gradient, 1/N included",
-            found["mean_loss_gradient_norm"][-1],
-        ),
+        "last_gradient": ("norm of its gradient, 1/N included", found["mean_loss_gradient_norm"][-1]),
         "block_drift": ("drift of W2, mean over blocks", drift[1:].mean()),
         "embedding_drift": ("drift of the embedding", drift[0]),
     }
