@@ -1,4 +1,5 @@
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,10 +50,14 @@ def curvature(
     the Hessian is `d^2 L / dw^2` and the Gauss-Newton matrix `J' (d^2 L / df^2) J`, `J = df / dw`.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches. A DataLoader with
-            `samples=None` is streamed: passed over for each product and never held.
-        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; cross-entropy by default.
+        model: Any module; left as it was found.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+            A DataLoader with `samples=None` is streamed: passed over for each product and never
+            held, but for its targets, once.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
+            ask for, such as cross-entropy of classes.
         matrix: `"hessian"` or `"gauss-newton"`.
         k: Eigenvalues at each end of the spectrum.
         over: Names or patterns of the parameters; all trained ones by default.
@@ -118,6 +123,13 @@ def curvature(
         )
         values, density = estimate_density(product, template, density_runs, density_steps, seed)
 
+    if not np.isfinite(ritz.values).all():
+        warnings.warn(
+            "the curvature is not finite at the weights, so that all of it is NaN: `data` or "
+            "weights may hold NaN or infinity",
+            stacklevel=2,
+        )
+
     # Lanczos' own estimate goes on to fall where the products cannot be told apart any more.
     rounding = max(torch.finfo(p.dtype).eps for p in curvature_matrix.params.values())
     residuals = np.maximum(ritz.residuals, rounding * np.abs(ritz.values).max())
@@ -153,6 +165,7 @@ def curvature(
             n_samples=curvature_matrix.n_samples,
             n_covered=len(template),
             loss=curvature_matrix.objective.loss_name,
+            targets=curvature_matrix.objective.targets,
             products_eigenvalues=len(ritz.values),
             products_trace=probes,
             products_density=density_runs * min(density_steps, len(template)),

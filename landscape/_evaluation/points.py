@@ -5,6 +5,7 @@ by piece and kept in a checkpoint), and lets a `Strategy` decide which points ar
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -112,11 +113,32 @@ def evaluate(
     with _working(problem, plan, executor) as work:
         run = Run(points, work, n_columns, points_per_piece, storage, executor)
         run.check_finished(problem.value_names)
+        centre = int(np.argmin(np.square(points).sum(1)))
+
+        # An hour of NaN is told at once where the inputs already show it, else afterwards.
+        is_told = not problem.measurement.has_finite_inputs and warn_unless_finite(
+            work(points[[centre]])[0, 0]
+        )
         table, error_estimate = strategy.fill(run, problem.value_names)
+        if not is_told:
+            warn_unless_finite(table[centre, 0])
 
     # With margins, the table has more columns than there are names.
     values = dict(zip(problem.value_names, table.T, strict=False))
     return Evaluation(problem, plan, values, run.done, error_estimate)
+
+
+def warn_unless_finite(loss: float) -> bool:
+    """Warn of a loss at the model itself that is no number; tell whether it was needed."""
+    if np.isfinite(loss):
+        return False
+
+    warnings.warn(
+        f"the loss is {loss} at the centre, the point nearest to the model itself: `data` or "
+        "weights may hold NaN or infinity",
+        stacklevel=4,
+    )
+    return True
 
 
 class Run:
