@@ -12,12 +12,12 @@ from probes._model.attachment_points import find_attachment_points
 from probes._model.check_model import check_model
 from probes._model.latest_features import Calls
 from probes._model.pooling import POOL_NAMES, Pooling
-from resonance_toolkit import check_choice, check_whole, find_layers, unwrap
+from resonance_toolkit import Blocks, check_choice, check_whole, find_blocks, find_layers, unwrap
 
 
 def attach(
     model: nn.Module,
-    layers: str | Sequence[str],
+    layers: str | Sequence[str] | None = None,
     n: int = 20,
     alpha: Alpha = 1.0,
     *,
@@ -45,15 +45,19 @@ def attach(
 
     Args:
         model: Any `nn.Module`; compiled, data-parallel and averaged wrappers are looked through.
-        layers: Names or shell patterns, such as `"blocks.*"`; see `resonance.find_layers`.
+        layers: Names or shell patterns, such as `"blocks.*"`; see `resonance.find_layers`. None
+            takes the model's repeated blocks or stages; see `resonance.find_blocks`, whose reason
+            is part of what the probe prints.
         n: Branches per layer.
         alpha: Strength of the auxiliary loss: a number, a mapping from layers (or patterns) to
             numbers or schedules, a schedule `f(step) -> float`, or an adaptive rule; see
             `probes.schedules`.
-        classes: Number of classes; the width of the model's output if not given.
+        classes: Number of classes; if not given, the width of the model's output: the last axis of
+            `(sample, class)` and `(sample, token, class)`, the second of `(sample, class, height,
+            width)`.
         loss: `"bce"`, sigmoid losses against one-hot labels, mean over classes and samples;
             `"ce"`, softmax cross-entropy (the homogeneous control); or a callable
-            `(logits, targets) -> scalar` used on each branch.
+            `(logits, targets) -> scalar` used on each branch, which sees all rows at once.
         init: `"orthogonal"`: orthonormal rows within each branch (columns where classes outnumber
             features); `"normal"`: Gaussian of the same variance; `"default"`: as `nn.Linear`; or a
             callable `(weight, generator)` that fills a weight `(class, width)` in place.
@@ -61,15 +65,19 @@ def attach(
             `"all"`. The rest are static.
         connected: False leaves the branches out of the loss (the capacity control).
         pool: How a layer's output becomes features. `"auto"`: the class token if there is one,
-            else the mean over positions; `"cls"`, `"mean"` or `"gap"`, `"flatten"`; `"spatial"`: a
-            branch sees every position (a 1x1 convolution), its loss is the mean over them; or a
-            callable from the layer's (first) output tensor to `(sample, width)`.
+            else the mean over positions; but where the model's own output has positions and the
+            targets do, too, as `"spatial"`. `"cls"`, `"mean"` or `"gap"`, `"flatten"`; `"spatial"`:
+            a branch sees every position (a 1x1 convolution), its loss is the mean over them; or a
+            callable from the layer's (first) output tensor to `(sample, width)`, or to
+            `(sample, ..., width)` to keep positions. Means leave out padding, if the model's call
+            has a mask of it.
         method: `"exact"`: all branches, fused, in bounded memory. `"compressed"`: static branches
             in closed form, at a cost that does not depend on `n`; see `Probe.compression_error`.
         calls: Which calls count if a layer runs several times in a pass: `"last"`, `"mean"` (of the
             features) or `"all"` (sum of the losses). None takes the last and warns.
-        sample: An input batch, for models whose input cannot be guessed; a tuple holds several
-            arguments, a mapping keyword arguments. Only shapes are used.
+        sample: An input batch, for models whose input cannot be guessed (of images, text and sound
+            it mostly can); a tuple holds several arguments, a mapping keyword arguments. Only
+            shapes are used.
         seed: Decides the branches, together with the layers' names.
 
     Returns:
@@ -100,7 +108,8 @@ def attach(
     if method == "compressed":
         _check_compressible(loss, n_branches, n_active)
 
-    modules = find_layers(model, layers)
+    modules = find_blocks(model) if layers is None else find_layers(model, layers)
+    reason = modules.reason if isinstance(modules, Blocks) else None
     strength = resolve_alpha(alpha, list(modules))
 
     root = unwrap(model)
@@ -114,7 +123,15 @@ def attach(
         method=method,
         seed=seed,
     )
-    return Probe(root, points, settings, strength=strength, connected=connected, calls=calls)
+    return Probe(
+        root,
+        points,
+        settings,
+        strength=strength,
+        connected=connected,
+        calls=calls,
+        reason=reason,
+    )
 
 
 def _count_active(active: int | Literal["all"], n_branches: int) -> int:

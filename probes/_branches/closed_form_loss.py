@@ -19,6 +19,9 @@ _NODES_ON_MINUS_ONE_TO_ONE, _LEGENDRE_WEIGHTS = np.polynomial.legendre.leggauss(
 _NODES = (_NODES_ON_MINUS_ONE_TO_ONE + 1) / 2
 _WEIGHTS = _LEGENDRE_WEIGHTS / 2
 
+# More classes than image classifiers have: there logits are too many to be made at once.
+_LARGE_VOCABULARY = 2048
+
 # Where the half-line integrals end: in standard deviations of the Gaussian, and, for logits of a
 # large scale, in logits, beyond which the even part and its derivatives have died out (exp(-40)).
 _LAST_DEVIATION = 9
@@ -60,14 +63,25 @@ def compressed_loss(
     even_part = branches * n_classes * (gaussian_mean + correction)
 
     # Half the sum of all logits is the odd part; those at the targets are what the targets take.
+    odd_part, target_part = _linear_parts(features, summed, targets)
+    total = even_part.sum() + odd_part / 2 - target_part
+    return total * mean_factor("bce", len(features), n_classes)
+
+
+def _linear_parts(features: Tensor, summed: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of all logits of the summed weights, and of those at the targets."""
+    if len(summed) > _LARGE_VOCABULARY:
+        # Sums first: `(row, class)` logits of a vocabulary would not fit into memory.
+        is_soft = targets.dim() > 1
+        target_weights = targets @ summed if is_soft else summed.index_select(0, targets)
+        return features.sum(0) @ summed.sum(0), (features * target_weights).sum()
+
     summed_logits = features @ summed.mT
     if targets.dim() > 1:
         target_logits = summed_logits * targets
     else:
         target_logits = summed_logits.gather(1, targets[:, None])
-
-    total = even_part.sum() + summed_logits.sum() / 2 - target_logits.sum()
-    return total * mean_factor("bce", len(features), n_classes)
+    return summed_logits.sum(), target_logits.sum()
 
 
 def orthogonal_excess(classes: int, width: int) -> float:

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from probes._branches.branches import Branches
 from probes._branches.closed_form_loss import compressed_loss
 from probes._branches.exact_loss import exact_loss
-from probes._branches.targets import flatten_positions
+from probes._branches.rows import LayerFeatures
+from probes._branches.targets import Targets
 from resonance_toolkit import provenance
 
 
 def compression_error(
     branches: Mapping[str, Branches],
-    features: Mapping[str, list[Tensor]],
-    y: Tensor,
+    features: Mapping[str, LayerFeatures],
+    targets: Targets,
     model: nn.Module,
 ) -> xr.Dataset:
     """Compare the closed form with exact static branches; `Probe.compression_error` says more."""
@@ -33,13 +34,14 @@ def compression_error(
     relative_errors = []
     for name, layer_branches in branches.items():
         # Of a layer that ran several times, the last call.
-        exact, closed = _gradients(layer_branches, features[name][-1], y)
+        exact, closed = _gradients(layer_branches, features[name], targets)
         cosines.append(F.cosine_similarity(exact, closed, dim=-1))
         relative_errors.append((exact - closed).norm(dim=-1) / exact.norm(dim=-1))
 
     cosine = _as_array(torch.stack(cosines))
     relative_error = _as_array(torch.stack(relative_errors))
 
+    n_samples = len(targets.values)
     dims = ("layer", "sample")
     layer_names = np.array(list(branches), dtype=str)
     return xr.Dataset(
@@ -49,12 +51,13 @@ def compression_error(
         },
         coords={
             "layer": ("layer", layer_names, {"long_name": "name of the module attached to"}),
-            "sample": ("sample", range(len(y)), {"long_name": "sample of the batch"}),
+            "sample": ("sample", range(n_samples), {"long_name": "sample of the batch"}),
         },
         attrs=provenance(
             "probes.Probe.compression_error",
             model,
-            n_samples=len(y),
+            n_samples=n_samples,
+            targets=targets.meaning(settings.loss),
             n_static=settings.n_static,
             classes=settings.classes,
             init=settings.init,
@@ -64,10 +67,13 @@ def compression_error(
 
 
 @torch.enable_grad()
-def _gradients(branches: Branches, features: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _gradients(
+    branches: Branches, features: LayerFeatures, targets: Targets
+) -> tuple[Tensor, Tensor]:
     """Exact and closed-form gradients with respect to the features, flat per sample."""
-    h = features.detach().to(branches.summed.device, branches.precision).requires_grad_()
-    rows, row_targets = flatten_positions(h, y)
+    latest_call = features.calls[-1].detach()
+    h = latest_call.to(branches.summed.device, branches.precision).requires_grad_()
+    rows, row_targets = features.rows(h, targets)
 
     # Some branches at a time: all of them at once may not fit into memory.
     exact_gradient = torch.zeros_like(h)

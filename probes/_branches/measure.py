@@ -1,6 +1,8 @@
-"""What `Probe.measure` computes from the features of one forward pass."""
+"""What `Probe.measure` and `Probe.evaluate` compute from the features of forward passes."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,25 +11,69 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from probes._branches.branches import Branches, BranchLoss
+from probes._branches.branches import Branches, BranchLoss, Settings
 from probes._branches.potentials import LossName
-from probes._branches.targets import as_distribution, flatten_positions
+from probes._branches.rows import LayerFeatures
+from probes._branches.targets import Targets, as_distribution
 from resonance_toolkit import provenance
+
+# Elements of the logits `(branch, row, class)` that are made at once: 64 MB in single precision.
+_MOST_LOGITS = 2**24
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Loss and accuracy of every branch, `(layer, branch)`; how many targets count, `(layer,)`."""
+
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    n_targets: NDArray[np.int64]
 
 
 @torch.no_grad()
-def measure(
+def measure_pass(
+    branches: Mapping[str, Branches], features: Mapping[str, LayerFeatures], targets: Targets
+) -> Measures:
+    """Measure every branch on one forward pass; NaN where no target counts."""
+    losses = []
+    accuracies = []
+    n_targets = []
+    for name, layer_branches in branches.items():
+        (loss, accuracy), n_rows = _measure_layer(layer_branches, features[name], targets)
+        losses.append(loss)
+        accuracies.append(accuracy)
+        n_targets.append(n_rows)
+    return Measures(np.stack(losses), np.stack(accuracies), np.array(n_targets))
+
+
+def mean_of_passes(passes: list[Measures]) -> Measures:
+    """Average over passes, each weighted by how many of its targets count."""
+    n_targets = np.stack([measures.n_targets for measures in passes])
+    weights = (n_targets / np.maximum(n_targets.sum(0), 1))[..., None]
+
+    # A pass without a target that counts at some layer is NaN there, and weighs nothing.
+    losses = np.stack([measures.loss for measures in passes])
+    accuracies = np.stack([measures.accuracy for measures in passes])
+    is_counted = n_targets[..., None] > 0
+    nowhere = ~is_counted.any(0)
+    means = [
+        np.where(nowhere, np.nan, (np.where(is_counted, values, 0) * weights).sum(0))
+        for values in (losses, accuracies)
+    ]
+    return Measures(means[0], means[1], n_targets.sum(0))
+
+
+def as_dataset(
+    made_by: str,
     branches: Mapping[str, Branches],
-    features: Mapping[str, list[Tensor]],
-    y: Tensor,
+    measures: Measures,
+    model: nn.Module | None,
+    *,
     alphas: Mapping[str, float],
     step: int,
-    model: nn.Module | None,
+    attributes: Mapping[str, Any],
 ) -> xr.Dataset:
-    """Measure loss and accuracy of every branch; the public `Probe.measure` says more."""
-    layer_measures = [_measure_layer(branches[name], features[name], y) for name in branches]
-    loss, accuracy = np.stack(layer_measures, axis=1)
-
+    """Describe what was measured; `Probe.measure` says what is in it."""
     settings = next(iter(branches.values())).settings
     is_active = np.arange(settings.n) >= settings.n_static
     widths = [layer_branches.width for layer_branches in branches.values()]
@@ -36,8 +82,8 @@ def measure(
     layer_names = np.array(list(branches), dtype=str)
     return xr.Dataset(
         {
-            "loss": (dims, loss, {"long_name": "mean loss of a branch, before alpha"}),
-            "accuracy": (dims, accuracy, {"long_name": "accuracy of a branch"}),
+            "loss": (dims, measures.loss, {"long_name": "mean loss of a branch, before alpha"}),
+            "accuracy": (dims, measures.accuracy, {"long_name": "accuracy of a branch"}),
             "alpha": ("layer", list(alphas.values()), {"long_name": "auxiliary strength"}),
         },
         coords={
@@ -48,42 +94,80 @@ def measure(
             "step": ((), step, {"long_name": "losses made before"}),
         },
         attrs=provenance(
-            "probes.Probe.measure",
+            made_by,
             model,
-            n_samples=len(y),
-            n=settings.n,
-            active=settings.active,
-            classes=settings.classes,
-            loss=settings.loss,
-            init=settings.init,
-            method=settings.method,
-            seed=settings.seed,
+            **attributes,
+            **_describe(settings),
             n_branch_parameters=sum(layer.n_parameters for layer in branches.values()),
             orthogonality_error=max(layer.orthogonality_error for layer in branches.values()),
         ),
     )
 
 
-def _measure_layer(branches: Branches, calls: list[Tensor], y: Tensor) -> NDArray[np.float64]:
-    """Loss and accuracy `(2, branch)` of one layer, the mean over its calls."""
-    settings = branches.settings
+def _describe(settings: Settings) -> dict[str, Any]:
+    return {
+        "n": settings.n,
+        "active": settings.active,
+        "classes": settings.classes,
+        "loss": settings.loss,
+        "init": settings.init,
+        "method": settings.method,
+        "seed": settings.seed,
+    }
 
+
+def _measure_layer(
+    branches: Branches, features: LayerFeatures, targets: Targets
+) -> tuple[NDArray[np.float64], int]:
+    """Loss and accuracy `(2, branch)` of one layer, the mean over its calls; also its rows."""
     measures = []
-    for features in calls:
-        placed_features = features.to(branches.summed.device, branches.precision)
-        rows, row_targets = flatten_positions(placed_features, y)
-        distribution = as_distribution(row_targets, settings.classes, rows.dtype)
+    n_rows = 0
+    for call in features.calls:
+        placed_features = call.to(branches.summed.device, branches.precision)
+        rows, row_targets = features.rows(placed_features, targets)
+        n_rows = len(rows)
 
-        chunks = []
-        for weights in branches.chunks():
-            logits = torch.einsum("rd,kcd->krc", rows, weights.to(rows))
-            loss = _mean_losses(logits, row_targets, distribution, settings.loss)
-            accuracy = _accuracies(logits, distribution).to(loss)
-            chunks.append(torch.stack([loss, accuracy]))
+        chunks = [
+            _measure_branches(rows, row_targets, weights.to(rows), branches.settings)
+            for weights in branches.chunks()
+        ]
         measures.append(torch.cat(chunks, dim=1))
 
     mean: NDArray[np.float64] = torch.stack(measures).mean(0).double().cpu().numpy()
-    return mean
+    return mean, n_rows
+
+
+def _measure_branches(
+    rows: Tensor, row_targets: Tensor, weights: Tensor, settings: Settings
+) -> Tensor:
+    """Loss and accuracy `(2, branch)` of some branches, in chunks that fit into memory."""
+    n_branches, n_classes, _ = weights.shape
+    if not isinstance(settings.loss, str):
+        # Only the callable knows how rows are averaged: it sees all of them, of one branch.
+        step = max(1, _MOST_LOGITS // max(1, len(rows) * n_classes))
+        parts = [_measure_chunk(rows, row_targets, w, settings) for w in weights.split(step)]
+        return torch.cat(parts, dim=1)
+
+    rows_at_once = max(1, _MOST_LOGITS // (n_branches * n_classes))
+    if len(rows) <= rows_at_once:
+        return _measure_chunk(rows, row_targets, weights, settings)
+
+    total = rows.new_zeros(2, n_branches, dtype=torch.float64)
+    row_chunks = zip(rows.split(rows_at_once), row_targets.split(rows_at_once), strict=True)
+    for some_rows, some_targets in row_chunks:
+        total += _measure_chunk(some_rows, some_targets, weights, settings) * len(some_rows)
+    return total / len(rows)
+
+
+def _measure_chunk(
+    rows: Tensor, row_targets: Tensor, weights: Tensor, settings: Settings
+) -> Tensor:
+    distribution = as_distribution(row_targets, settings.classes, rows.dtype)
+    logits = torch.einsum("rd,kcd->krc", rows, weights)
+
+    loss = _mean_losses(logits, row_targets, distribution, settings.loss)
+    accuracy = _accuracies(logits, distribution).to(loss)
+    return torch.stack([loss, accuracy])
 
 
 def _mean_losses(

@@ -15,6 +15,9 @@ Potential = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 _CHUNK_ELEMENTS = {"cpu": 2**17}
 _CHUNK_ELEMENTS_ON_ACCELERATORS = 2**24
 
+# Fewer rows at once would read all weights for a handful of rows, at a vocabulary of 50,000 say.
+_LEAST_ROWS = 64
+
 # Rows multiplied before one logarithm: each factor lies in [1/2, 1], so 64 cannot underflow.
 _ROWS_PER_LOGARITHM = 64
 
@@ -59,6 +62,6 @@ def chunk_sizes(
     budget = _CHUNK_ELEMENTS.get(device.type, _CHUNK_ELEMENTS_ON_ACCELERATORS)
 
     fits_all_rows = n_rows * n_classes <= budget
-    chunk_rows = n_rows if fits_all_rows else max(1, budget // n_classes)
+    chunk_rows = n_rows if fits_all_rows else max(_LEAST_ROWS, budget // n_classes)
     chunk_branches = max(1, min(n_branches, budget // (chunk_rows * n_classes)))
     return chunk_rows, chunk_branches

@@ -1,4 +1,6 @@
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -8,18 +10,31 @@ from torch import Tensor, nn
 
 from probes._branches.branches import Branches, Settings
 from probes._branches.compression_error import compression_error
-from probes._branches.measure import measure
+from probes._branches.measure import Measures, as_dataset, mean_of_passes, measure_pass
+from probes._branches.rows import LayerFeatures
 from probes._branches.strength import Strength, adaptive_strengths, scheduled_strength
 from probes._branches.table import table_of_points
-from probes._branches.targets import check_targets, flatten_positions
-from probes._model.attachment_points import Point
-from probes._model.call_model import call_model
-from probes._model.distributed import synchronise_gradients
+from probes._branches.targets import Targets, understand_targets
+from probes._branches.unmoved import ADVICE, MovementWatch
+from probes._model.attachment_points import Point, class_axis
+from probes._model.distributed import resharding, synchronise_gradients
 from probes._model.latest_features import Calls, ready_features
 from probes._model.listener import Listener
 from probes._model.never_compiled import never_compiled
+from probes._model.without_fastpath import without_fastpath
 from probes.schedules import Adaptive
-from resonance_toolkit import evaluating, logits_of, name_of, preserving_rng
+from resonance_toolkit import (
+    call_model,
+    count_samples,
+    evaluating,
+    is_sharded,
+    leave_out_uncounted,
+    logits_of,
+    name_of,
+    preserving,
+    preserving_rng,
+    take,
+)
 
 
 class Probe(Listener):
@@ -34,6 +49,8 @@ class Probe(Listener):
         step: Losses made so far; the argument of an `alpha` schedule. May be set.
     """
 
+    _watch: MovementWatch | None = None  # until it is known that an optimizer has the branches
+
     def __init__(
         self,
         root: nn.Module,
@@ -43,6 +60,7 @@ class Probe(Listener):
         strength: Strength,
         connected: bool,
         calls: Calls | None,
+        reason: str | None = None,
     ) -> None:
         pools = {name: point.pool for name, point in points.items()}
         super().__init__(pools, adaptive=isinstance(strength, Adaptive))
@@ -51,6 +69,7 @@ class Probe(Listener):
         self.strength = strength
         self.connected = connected
         self.calls: Calls | None = calls
+        self.reason = reason  # why these layers, if nobody named them
         self.step = 0
 
         self.branches = nn.ModuleDict()
@@ -72,8 +91,16 @@ class Probe(Listener):
 
         Each forward pass gives one loss; a second one raises rather than be stale.
 
+        Targets of positions need layers with positions: as many tokens, or a feature map, whose
+        positions take the nearest targets. The loss is then the mean over all positions that count.
+        Where features are averaged over positions instead, those that a mask in the model's call
+        marks as padding are left out.
+
         Args:
-            y: Class indices `(sample,)`, or soft or multi-hot targets `(sample, class)`.
+            y: Class indices `(sample,)`; soft or multi-hot targets `(sample, class)`; or class
+                indices of tokens `(sample, position)` or pixels `(sample, height, width)`, -100
+                where there is none. A causal language model's are already shifted: the target of
+                a position is the token after it.
             main: The main loss; for an adaptive `alpha`, and only then.
 
         Returns:
@@ -83,8 +110,8 @@ class Probe(Listener):
             RuntimeError: If the latest pass left nothing to compute a loss from.
             ValueError: If `y` does not fit, or `main` is missing or useless.
         """
-        features = ready_features(self._capture, self.layers, self.calls)
-        self._check_targets(features, y)
+        features = self._layer_features()
+        targets = self._understand_targets(features, y)
         if isinstance(self.strength, Adaptive) != (main is not None):
             condition = "needed" if main is None else "of use only"
             raise ValueError(f"`main`: the main loss is {condition} with an adaptive alpha")
@@ -93,10 +120,10 @@ class Probe(Listener):
 
         if not self.connected:
             self._capture.use()
-            some_features = features[self.layers[0]][0]
+            some_features = features[self.layers[0]].calls[0]
             return some_features.new_zeros(()).to(y.device)
 
-        layer_losses = {name: self._layer_loss(name, calls, y) for name, calls in features.items()}
+        layer_losses = {name: self._layer_loss(layer, targets) for name, layer in features.items()}
         strengths = self._layer_strengths(layer_losses, main)
 
         # A model in parts has layers on several devices.
@@ -114,6 +141,7 @@ class Probe(Listener):
         self._capture.strengths = strengths
         if self._capture.grad:
             self.step += 1
+            self._warn_if_unmoved()
         return weighted_losses.sum()
 
     @never_compiled
@@ -121,30 +149,83 @@ class Probe(Listener):
         """Loss and accuracy of every branch on the latest forward pass; trains nothing.
 
         Args:
-            y: Class indices `(sample,)`, or soft or multi-hot targets `(sample, class)`. The loss
-                of the pass may be taken before or after.
+            y: Class indices `(sample,)`, soft or multi-hot targets `(sample, class)`, or class
+                indices of positions, as in `loss`. The loss of the pass may be taken before or
+                after.
 
         Returns:
             Dataset with `loss (layer, branch)`, the mean per branch before alpha; `accuracy
-            (layer, branch)`, the share of samples whose largest logit is at a class of largest
-            target; and `alpha (layer)`, the latest strength (NaN before the first loss). The
-            coordinate `trained (branch)` is True for active branches, False for static ones.
-            The attribute `loss` names the branches' loss, `n_samples` counts the batch, and
-            `orthogonality_error` is the largest entry of `|W W' - I|` over all
-            branches `W (class, width)` (of `|W' W - I|` where classes outnumber features):
-            rounding, 1e-7 to 1e-6 in float32, if they are orthogonal and static; of any size once
-            active ones are trained; about 1 with another `init`.
+            (layer, branch)`, the share of samples (or positions that count) whose largest logit
+            is at a class of largest target, NaN where none counts; and `alpha (layer)`, the latest
+            strength (NaN before the first loss). The coordinate `trained (branch)` is True for
+            active branches, False for static ones.
+            The attribute `loss` names the branches' loss, `targets` says what `y` was understood
+            as, `n_samples` counts the batch, and `orthogonality_error` is the largest entry of
+            `|W W' - I|` over all branches `W (class, width)` (of `|W' W - I|` where classes
+            outnumber features): rounding, 1e-7 to 1e-6 in float32, if they are orthogonal and
+            static; of any size once active ones are trained; about 1 with another `init`.
 
         Raises:
             RuntimeError: If the latest pass left nothing to measure.
             ValueError: If `y` does not fit.
         """
-        features = ready_features(self._capture, self.layers, self.calls, used=True)
-        self._check_targets(features, y)
+        features = self._layer_features(used=True)
+        targets = self._understand_targets(features, y)
 
-        strengths = self._capture.strengths
-        alphas = {name: float(strengths.get(name, float("nan"))) for name in self.layers}
-        return measure(self._by_layer(), features, y, alphas, self.step, self._root())
+        measures = measure_pass(self._by_layer(), features, targets)
+        return self._as_dataset("probes.Probe.measure", measures, targets, len(targets.values))
+
+    @never_compiled
+    def evaluate(
+        self, data: Any, *, samples: int | None = None, batch_size: int = 64, seed: int = 0
+    ) -> xr.Dataset:
+        """Loss and accuracy of every branch over a whole dataset; trains nothing.
+
+        The attached model runs in eval mode, and is left as it was found; a loss that is still due
+        for the latest pass may be taken afterwards.
+
+        Args:
+            data: `(inputs, targets)`, a mapping with `labels`, a Dataset, a DataLoader or a list of
+                batches; see `resonance.take`. Targets as in `loss`; the `labels` in a mapping are
+                read as the model's own loss reads them.
+            samples: How many to draw; None takes all.
+            batch_size: Samples in a batch.
+            seed: Decides which samples are drawn.
+
+        Returns:
+            Dataset as of `measure`, with means over all targets that count, and `n_targets
+            (layer)`, how many these are.
+
+        Raises:
+            RuntimeError: If the probe is detached.
+            ValueError: If targets do not fit.
+
+        Examples:
+            >>> import probes
+            >>> model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+            >>> probe = probes.attach(model, "0", n=2)
+            >>> result = probe.evaluate((torch.randn(10, 4), torch.arange(10) % 3), batch_size=4)
+            >>> result["accuracy"].sizes, result.attrs["n_samples"]
+            (Frozen({'layer': 1, 'branch': 2}), 10)
+        """
+        model = self._attached_model("evaluate")
+        batches = take(data, samples, seed, model=model, batch_size=batch_size)
+        batches = leave_out_uncounted(batches)
+
+        passes = []
+        n_samples = 0
+        with self._measuring(model):
+            for inputs, y in batches:
+                call_model(model, inputs)
+                features = self._layer_features()
+                targets = self._understand_targets(features, y)
+                passes.append(measure_pass(self._by_layer(), features, targets))
+                n_samples += count_samples(y)
+
+        measures = mean_of_passes(passes)
+        result = self._as_dataset("probes.Probe.evaluate", measures, targets, n_samples)
+        long_name = {"long_name": "targets that count"}
+        return result.assign(n_targets=("layer", measures.n_targets, long_name))
 
     @never_compiled
     def compression_error(self, x: Any, y: Tensor | None = None) -> xr.Dataset:
@@ -163,21 +244,17 @@ class Probe(Listener):
             RuntimeError: If the probe is detached.
             ValueError: If `y` does not fit, or there is no closed form for these branches.
         """
-        model = self._root()
-        if model is None or not self.attached:
-            raise RuntimeError("the probe is detached: compression_error needs its model")
+        model = self._attached_model("compression_error")
 
-        # A loss may still be due for the latest pass: what was captured of it is put back.
-        pending_capture = replace(self._capture)
-        try:
+        with self._keeping_capture():
             with self.listening(), evaluating(model), preserving_rng(), torch.no_grad():
                 output = call_model(model, x)
-            features = ready_features(self._capture, self.layers, self.calls)
-        finally:
-            vars(self._capture).update(vars(pending_capture))
+            features = self._layer_features()
 
-        targets = logits_of(output).argmax(-1) if y is None else y
-        self._check_targets(features, targets)
+        if y is None:
+            logits = logits_of(output)
+            y = logits.argmax(class_axis(logits))
+        targets = self._understand_targets(features, y)
         return compression_error(self._by_layer(), features, targets, model)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -207,6 +284,9 @@ class Probe(Listener):
                 )
         self.step = state["step"]
 
+        # Loading changes the branches as an optimizer would.
+        self._watch = None
+
     def __repr__(self) -> str:
         settings = self.settings
         attachment = "attached" if self.attached else "detached"
@@ -214,20 +294,47 @@ class Probe(Listener):
             f"Probe(n={settings.n}, classes={settings.classes}, method={settings.method!r}, "
             f"{attachment})"
         )
+        if self.reason is not None:
+            heading = f"{heading}\nlayers found: {self.reason}"
         return f"{heading}\n{table_of_points(settings, self._by_layer(), self.pools)}"
 
-    def _layer_loss(self, name: str, calls: list[Tensor], y: Tensor) -> Tensor:
+    def _layer_features(self, *, used: bool = False) -> dict[str, LayerFeatures]:
+        """What the latest pass has left, or a refusal; `used`: also after its loss."""
+        calls = ready_features(self._capture, self.layers, self.calls, used=used, depth=1)
+        return {
+            name: LayerFeatures(name, calls[name], pool, self._capture.counts.get(name))
+            for name, pool in self.pools.items()
+        }
+
+    def _understand_targets(self, features: dict[str, LayerFeatures], y: Any) -> Targets:
+        token_counts = [layer.n_tokens for layer in features.values()]
+        targets = understand_targets(
+            y,
+            len(features[self.layers[0]].calls[0]),
+            self.settings.classes,
+            loss=self.settings.loss,
+            token_counts=token_counts,
+        )
+
+        for layer in features.values():
+            layer.check(targets)
+        return targets
+
+    def _layer_loss(self, layer: LayerFeatures, targets: Targets) -> Tensor:
         """The loss of one layer, where its features are, in the branches' own precision."""
-        branches = self._by_layer()[name]
-        device = calls[0].device
+        branches = self._by_layer()[layer.name]
+        device = layer.calls[0].device
         if branches.summed.device != device:  # the model has moved
             branches.to(device)
 
         with _without_autocast(device):
             call_losses = []
-            for features in calls:
-                rows, row_targets = flatten_positions(features.to(branches.precision), y)
-                call_losses.append(branches.loss(rows, row_targets))
+            for features in layer.calls:
+                rows, row_targets = layer.rows(features.to(branches.precision), targets)
+
+                # A coarse map may have no position near a target that counts.
+                is_empty = len(rows) == 0
+                call_losses.append(rows.sum() if is_empty else branches.loss(rows, row_targets))
             return torch.stack(call_losses).sum()
 
     def _layer_strengths(
@@ -242,14 +349,62 @@ class Probe(Listener):
             for name, schedule in self.strength.items()
         }
 
-    def _check_targets(self, features: dict[str, list[Tensor]], y: Tensor) -> None:
-        n_samples = len(features[self.layers[0]][0])
-        check_targets(y, n_samples, self.settings.classes)
+    def _as_dataset(
+        self, made_by: str, measures: Measures, targets: Targets, n_samples: int
+    ) -> xr.Dataset:
+        strengths = self._capture.strengths
+        return as_dataset(
+            made_by,
+            self._by_layer(),
+            measures,
+            self._root(),
+            alphas={name: float(strengths.get(name, float("nan"))) for name in self.layers},
+            step=self.step,
+            attributes={"n_samples": n_samples, "targets": targets.meaning(self.settings.loss)},
+        )
 
-        for name, calls in features.items():
-            if any(len(x) != len(y) for x in calls):
-                lengths = ", ".join(str(len(x)) for x in calls)
-                raise RuntimeError(f"layer {name!r} gave {lengths} rows for {len(y)} samples")
+    def _attached_model(self, verb: str) -> nn.Module:
+        model = self._root()
+        if model is None or not self.attached:
+            raise RuntimeError(f"the probe is detached: {verb} needs its model")
+        return model
+
+    @contextmanager
+    def _measuring(self, model: nn.Module) -> Iterator[None]:
+        """Let the body run the model in eval mode and look at its features, and leave no mark."""
+        with ExitStack() as stack:
+            stack.enter_context(self._keeping_capture())
+            stack.enter_context(preserving(model, values=not is_sharded(model)))
+            stack.enter_context(resharding(model))
+            stack.enter_context(evaluating(model))
+            stack.enter_context(self.listening())
+            stack.enter_context(without_fastpath())
+            stack.enter_context(torch.no_grad())
+            yield
+
+    @contextmanager
+    def _keeping_capture(self) -> Iterator[None]:
+        """Put back what was captured of the latest pass: a loss may still be due for it."""
+        pending_capture = replace(self._capture)
+
+        try:
+            yield
+        finally:
+            vars(self._capture).update(vars(pending_capture))
+
+    def _warn_if_unmoved(self) -> None:
+        if self._watch is None:
+            self._watch = MovementWatch(self.parameters())
+        if self._watch.is_over:
+            return
+
+        model = self._root()
+        if model is None or is_sharded(model):
+            # What gathers parameters changes them, too.
+            self._watch.is_over = True
+        elif self._watch.finds_unmoved(self.parameters(), model.parameters()):
+            # The user's line is three calls up, as `loss` is wrapped by `torch.compiler.disable`.
+            warnings.warn(ADVICE, stacklevel=4)
 
     def _by_layer(self) -> dict[str, Branches]:
         by_layer: dict[str, Any] = {name: self.branches[_module_key(name)] for name in self.layers}

@@ -14,7 +14,7 @@ def table_of_points(
     for name, layer_branches in branches.items():
         cells = (
             layer_branches.width,
-            pools[name].kind,
+            _describe_pool(pools[name]),
             layer_branches.n_static,
             settings.active,
             layer_branches.n_parameters,
@@ -24,3 +24,7 @@ def table_of_points(
     n_parameters = sum(layer_branches.n_parameters for layer_branches in branches.values())
     rows.append(("total", "", "", "", "", str(n_parameters)))
     return text_table(rows)
+
+
+def _describe_pool(pool: Pool) -> str:
+    return f"{pool.kind} or spatial" if pool.waits_for_targets else pool.kind

@@ -1,55 +1,79 @@
-"""Targets of a probe: class indices `(sample,)`, or soft or multi-hot `(sample, class)`."""
+"""What the targets of a probe mean, settled once for all its layers.
+
+Class indices `(sample,)`; numbers `(sample, class)`, soft or multi-hot; or class indices of
+positions, `(sample, position)` of tokens and `(sample, height, width)` of pixels, where -100 does
+not count.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from resonance_toolkit import IGNORED_TARGET
 
-def check_targets(targets: Tensor, n_samples: int, n_classes: int) -> None:
-    """Refuse targets that do not fit.
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets that fit: whole numbers are `torch.long`, the rest is as it came."""
+
+    kind: Literal["classes", "numbers", "positions"]
+    values: Tensor
+
+    def meaning(self, loss: Any) -> str:
+        """Say what they were understood as, in the words that all packages use."""
+        if not isinstance(loss, str):
+            return "given to the loss"
+        if self.kind != "numbers":
+            return "classes"
+        return "several labels" if loss == "bce" else "distributions"
+
+
+def understand_targets(
+    y: Any, n_samples: int, n_classes: int, *, loss: Any, token_counts: Collection[int | None] = ()
+) -> Targets:
+    """Find out what targets mean, and refuse those that do not fit.
+
+    Args:
+        y: What the user gave.
+        n_samples: Samples of the latest pass.
+        n_classes: Classes of the branches.
+        loss: Of the branches: a name, or a callable, which may make of numbers what it likes.
+        token_counts: How many positions those layers have whose pooling waits for the targets.
 
     Raises:
         TypeError: If they are no tensor.
         ValueError: If they are of another shape or kind, need a gradient, or are out of range.
     """
-    if not isinstance(targets, Tensor):
-        raise TypeError(f"`y`: expected a tensor, got {type(targets).__name__}")
-    if targets.requires_grad:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"`y`: expected a tensor, got {type(y).__name__}")
+    if y.requires_grad:
         raise ValueError("`y`: expected targets without gradient, got some that need one; detach")
-
-    shape = tuple(targets.shape)
-    is_floating = targets.is_floating_point()
-    are_indices = shape == (n_samples,) and not is_floating
-    if not are_indices and shape != (n_samples, n_classes):
-        kind = "floating" if is_floating else "whole"
-        raise ValueError(
-            f"`y`: expected class indices ({n_samples},) or numbers ({n_samples}, {n_classes}), "
-            f"got shape {shape} of {kind} numbers"
-        )
-    if n_samples == 0:
+    if n_samples == 0 and y.shape[:1] == (0,):
         raise ValueError("`y`: expected at least one sample, got an empty batch")
 
-    # On an accelerator a look at the values would wait for the device at every step, and an index
-    # out of range fails there by itself; under vmap there are no values to look at.
-    if are_indices and targets.device.type == "cpu" and not _is_inside_functorch():
-        low, high = int(targets.min()), int(targets.max())
-        if low < 0 or high >= n_classes:
-            raise ValueError(
-                f"`y`: expected class indices 0 to {n_classes - 1}, got {low} to {high}"
-            )
+    is_whole = not y.is_floating_point() and not y.is_complex()
+    is_column = y.shape == (n_samples, 1) and n_classes > 1
+    if is_whole and is_column:
+        y = y[:, 0]
 
+    if is_whole and y.shape == (n_samples,):
+        _check_indices(y, n_classes, may_be_ignored=False)
+        return Targets("classes", y.long())
 
-def flatten_positions(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Make features `(row, width)` and a target for each row, on the features' device.
+    if y.shape == (n_samples, n_classes) and not (
+        is_whole and _are_of_positions(y, n_classes in token_counts, loss)
+    ):
+        _check_numbers(y, loss)
+        return Targets("numbers", y)
 
-    Where features have several places per sample, each place is a row with its sample's target.
-    """
-    row_targets = targets.to(features.device)
-    row_targets = row_targets.long() if targets.dim() == 1 else row_targets.to(features.dtype)
+    if is_whole and y.dim() > 1 and len(y) == n_samples:
+        _check_indices(y, n_classes, may_be_ignored=True)
+        return Targets("positions", y.long())
 
-    if features.dim() == 3:
-        n_places = features.shape[1]
-        row_targets = row_targets.repeat_interleave(n_places, 0)
-    return features.flatten(0, -2), row_targets
+    raise ValueError(_unfit(y, n_samples, n_classes, is_whole=is_whole))
 
 
 def as_distribution(targets: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
@@ -62,5 +86,70 @@ def as_distribution(targets: Tensor, n_classes: int, dtype: torch.dtype) -> Tens
     return (targets[:, None] == classes).to(dtype)
 
 
-def _is_inside_functorch() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def _are_of_positions(y: Tensor, are_as_many_tokens: bool, loss: Any) -> bool:
+    """Tell whether whole numbers `(sample, class)` are rather of as many positions.
+
+    Raises:
+        ValueError: If they could be either.
+    """
+    if not can_look_at(y) or not (are_as_many_tokens or isinstance(loss, str)):
+        return are_as_many_tokens
+    if not bool(((y == 0) | (y == 1)).all()):
+        return True
+    if not are_as_many_tokens:
+        return False
+    raise ValueError(
+        f"`y`: zeros and ones of shape {tuple(y.shape)} may be one for each class or one for each "
+        "position; give those of classes as floating numbers, or attach with pool='spatial' for "
+        "those of positions and pool='mean' for those of classes"
+    )
+
+
+def _check_indices(y: Tensor, n_classes: int, *, may_be_ignored: bool) -> None:
+    if not can_look_at(y):
+        return
+
+    counted = y[y != IGNORED_TARGET] if may_be_ignored else y
+    if not counted.numel():
+        raise ValueError(f"`y`: expected a target that counts, all are {IGNORED_TARGET}")
+
+    low, high = int(counted.min()), int(counted.max())
+    if low < 0 or high >= n_classes:
+        remark = f" (or {IGNORED_TARGET}, which does not count)" if may_be_ignored else ""
+        raise ValueError(
+            f"`y`: expected class indices 0 to {n_classes - 1}{remark}, got {low} to {high}"
+        )
+
+
+def _check_numbers(y: Tensor, loss: Any) -> None:
+    # A callable may make what it likes of numbers, and of NaN.
+    if not can_look_at(y) or not isinstance(loss, str):
+        return
+
+    # Through `amin` and `amax`, which pass NaN on.
+    low, high = float(y.amin()), float(y.amax())
+    if low != low:
+        raise ValueError("`y`: expected targets that are numbers, got NaN")
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"`y`: expected numbers from 0 to 1 for loss={loss!r}, got {low:.4g} to {high:.4g}; "
+            "logits are no labels, and real numbers need a callable `loss` in attach"
+        )
+
+
+def _unfit(y: Tensor, n_samples: int, n_classes: int, *, is_whole: bool) -> str:
+    kind = "whole" if is_whole else "floating"
+    cure = "; convert class indices by y.long()" if not is_whole and y.dim() != 2 else ""
+    return (
+        f"`y`: expected class indices ({n_samples},), or ({n_samples}, ...) of positions, or "
+        f"numbers ({n_samples}, {n_classes}), got shape {tuple(y.shape)} of {kind} numbers{cure}"
+    )
+
+
+def can_look_at(y: Tensor) -> bool:
+    """Tell whether values are at hand.
+
+    On an accelerator a look would wait for the device at every step, and an index out of range
+    fails there by itself; under vmap there are no values to look at.
+    """
+    return y.device.type == "cpu" and torch._C._functorch.peek_interpreter_stack() is None

@@ -1,5 +1,6 @@
 """From the layers of a model to attachment points: how each is pooled, and how wide it is then."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,8 @@ def find_attachment_points(
         layers: Modules by name.
         pool: How their outputs become features.
         sample: An input batch; None tries those that models of this kind usually take.
-        classes: The number of classes; None takes the width of the model's output.
+        classes: The number of classes; None takes the width of the model's output: the last axis
+            of `(sample, class)` and `(sample, token, class)`, the second of feature maps.
 
     Raises:
         ValueError: If no input is known, or a layer does not run or yields no features.
@@ -39,27 +41,34 @@ def find_attachment_points(
     record = dry_run(root, layers, sample)
 
     points = {}
+    has_positions = _has_positions(record.output)
     for name, module in layers.items():
         if name not in record.layer_outputs:
             raise ValueError(
                 f"`layers` at {name!r}: the layer never runs in eval mode, where widths are found; "
                 "choose one that does, not one for training only or one that is never called"
             )
-        points[name] = _make_point(name, module, record, pool, root)
+        points[name] = _make_point(name, module, record, pool, root, may_wait=has_positions)
 
     n_classes = classes if classes is not None else _count_classes(root, record.output)
     return points, n_classes
 
 
 def _make_point(
-    name: str, module: nn.Module, record: ForwardRecord, pool: Pooling, root: nn.Module
+    name: str,
+    module: nn.Module,
+    record: ForwardRecord,
+    pool: Pooling,
+    root: nn.Module,
+    *,
+    may_wait: bool,
 ) -> Point:
     x = _check_layer_output(name, record, is_custom=callable(pool))
-    resolved_pool = resolve_pool(pool, x, name, module, root, record.n_patches)
+    resolved_pool = resolve_pool(pool, x, name, module, root, record.n_patches, may_wait=may_wait)
 
     features = resolved_pool(x)
     n_samples = record.n_samples
-    if features.dim() not in (2, 3) or len(features) != n_samples:
+    if features.dim() < 2 or len(features) != n_samples:
         raise ValueError(
             f"`pool`: expected features ({n_samples}, width) at {name!r}, got "
             f"{tuple(features.shape)}"
@@ -106,7 +115,28 @@ def _count_classes(root: nn.Module, output: Any) -> int:
             f"`classes`: cannot tell from an output of type {type(output).__name__}; give a number"
         ) from None
 
-    if logits.dim() != 2:
+    # Encoders without a head yield hidden states, whose width is no number of classes.
+    is_hidden_state = logits is _find(output, "last_hidden_state")
+    if logits.dim() < 2 or is_hidden_state:
+        kind = "hidden states" if is_hidden_state else "an output"
         shape = tuple(logits.shape)
-        raise ValueError(f"`classes`: cannot tell from an output of shape {shape}; give a number")
-    return int(logits.shape[1])
+        raise ValueError(f"`classes`: cannot tell from {kind} of shape {shape}; give a number")
+    return int(logits.shape[class_axis(logits)])
+
+
+def class_axis(logits: Tensor) -> int:
+    """Say where the classes are: second in maps `(sample, class, height, width)`, else last."""
+    return 1 if logits.dim() > 3 else logits.dim() - 1
+
+
+def _has_positions(output: Any) -> bool:
+    """Tell whether a model says something of each position, so that targets may do so, too."""
+    try:
+        return logits_of(output).dim() > 2
+    except ValueError:
+        return False
+
+
+def _find(output: Any, name: str) -> Any:
+    by_key = output.get(name) if isinstance(output, Mapping) else None
+    return getattr(output, name, by_key)

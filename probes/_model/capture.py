@@ -6,19 +6,26 @@ whether to capture, `_LayerHook` after each attachment point keeps its pooled ou
 which the probe owns.
 """
 
+import copy
+import inspect
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch import Tensor, nn
+from torch._dynamo.utils import nothing
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from probes._model.pass_state import PassState
 from probes._model.pooling import Pool
-from resonance_toolkit import first_tensor
+from resonance_toolkit import first_tensor, positions_that_count
+
+# Arguments that only models with a decoder beside an encoder have: transformers', and torch's own.
+_DECODER_INPUTS = frozenset({"decoder_input_ids", "decoder_inputs_embeds", "tgt"})
 
 
 @dataclass
@@ -35,6 +42,13 @@ class Capture:
 
     features: dict[str, list[Tensor]] = field(default_factory=dict)
     edges: dict[str, list[GradientEdge]] = field(default_factory=dict)
+
+    # Padding masks `(sample, position)`, True where a position is real: as the call gave them, of
+    # the model's only sequence or its encoder's and of its decoder's, and of each layer they fit.
+    call_counts: Tensor | None = None
+    decoder_counts: Tensor | None = None
+    counts: dict[str, Tensor] = field(default_factory=dict)
+
     strengths: dict[str, Any] = field(default_factory=dict)  # those of the latest loss
 
     def use(self) -> None:
@@ -53,11 +67,14 @@ def hook_into(
     make_compiled_code_check_hooks()
 
     handles = [
-        root.register_forward_pre_hook(_OpeningHook(capture, root), prepend=True),
+        root.register_forward_pre_hook(_OpeningHook(capture, root), prepend=True, with_kwargs=True),
         root.register_forward_hook(_ClosingHook(capture, root)),
     ]
+    has_two_sequences = not _DECODER_INPUTS.isdisjoint(_forward_parameters(root))
     for name, (module, pool) in points.items():
-        handles.append(module.register_forward_hook(_LayerHook(capture, module, name, pool)))
+        in_decoder = has_two_sequences and "decoder" in name.split(".")
+        layer_hook = _LayerHook(capture, module, name, pool, in_decoder=in_decoder)
+        handles.append(module.register_forward_hook(layer_hook))
 
     capture.state = PassState.NO_PASS
     return handles
@@ -93,15 +110,24 @@ class Hook:
         # A replica shares the hooks of the module that it was copied from.
         return self.capture() if module is self.module() else None
 
+    def __deepcopy__(self, _: Any) -> Callable[..., None]:
+        # A copy of the model is nobody's probe.
+        return _inert_hook
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # Both `copy` and `pickle` ask for it: a copy of the model is nobody's probe.
-        return _make_inert_hook, ()
+        # Nor is a model in a file, which must load where this toolkit is not installed: torch has
+        # a function that does nothing, too. (Dynamo breaks its graph there; it knows ours better.)
+        return copy.copy, (nothing,)
 
 
 class _OpeningHook(Hook):
     """Before the model's forward: forget the last pass, and decide whether to capture this one."""
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __init__(self, capture: Capture, module: nn.Module) -> None:
+        super().__init__(capture, module)
+        self.parameter_names = _forward_parameters(module)
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         capture = self.listener(module)
         if capture is None:
             return
@@ -109,6 +135,9 @@ class _OpeningHook(Hook):
         # New objects, not `.clear()`: a compiled model would guard on the old ones' contents.
         capture.features = {}
         capture.edges = {}
+        capture.counts = {}
+        capture.call_counts = None
+        capture.decoder_counts = None
         capture.reentrant = False
         capture.nested_layer = ""
         capture.grad = torch.is_grad_enabled()
@@ -119,6 +148,12 @@ class _OpeningHook(Hook):
             capture.state = PassState.NO_GRADIENTS
         else:
             capture.state = PassState.EVAL_MODE
+
+        if capture.state is PassState.RUNNING:
+            # A mask may also come by position, as in bert(ids, mask).
+            inputs = dict(zip(self.parameter_names, args, strict=False)) | kwargs
+            capture.call_counts = positions_that_count(inputs)
+            capture.decoder_counts = positions_that_count(inputs, of_decoder=True)
 
 
 class _ClosingHook(Hook):
@@ -133,10 +168,13 @@ class _ClosingHook(Hook):
 class _LayerHook(Hook):
     """After a layer's forward: pool its output and keep that."""
 
-    def __init__(self, capture: Capture, module: nn.Module, name: str, pool: Pool) -> None:
+    def __init__(
+        self, capture: Capture, module: nn.Module, name: str, pool: Pool, *, in_decoder: bool
+    ) -> None:
         super().__init__(capture, module)
         self.name = name
         self.pool = pool
+        self.in_decoder = in_decoder
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
@@ -156,7 +194,12 @@ class _LayerHook(Hook):
             capture.nested_layer = self.name
             return
 
-        capture.features.setdefault(self.name, []).append(self.pool(x))
+        call_counts = capture.decoder_counts if self.in_decoder else capture.call_counts
+        counts = self.pool.counts_at(x, call_counts)
+        if counts is not None:
+            capture.counts[self.name] = counts
+
+        capture.features.setdefault(self.name, []).append(self.pool.capture(x, counts))
 
         if capture.adaptive and x.requires_grad and not torch.compiler.is_compiling():
             # An edge, not the tensor: it keeps no activation and survives in-place operations.
@@ -167,5 +210,8 @@ def _inert_hook(*_: Any) -> None:
     """Do nothing: what a hook becomes in a copy of the model."""
 
 
-def _make_inert_hook() -> Any:
-    return _inert_hook
+def _forward_parameters(module: nn.Module) -> list[str]:
+    try:
+        return list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):  # what is not written in Python may have no signature
+        return []

@@ -90,7 +90,7 @@ def synchronise_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     for parameter in parameters:
         hooks = parameter._post_accumulate_grad_hooks or {}
-        if _average_gradient not in hooks.values():
+        if parameter.requires_grad and _average_gradient not in hooks.values():
             parameter.register_post_accumulate_grad_hook(_average_gradient)
 
 

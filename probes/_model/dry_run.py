@@ -5,8 +5,8 @@ where that is impossible, on the model itself.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,11 +16,18 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from probes._model.call_model import call_model
 from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
-from probes._model.likely_inputs import likely_inputs
-from resonance_toolkit import evaluating, first_tensor, is_sharded, preserving, preserving_rng
+from probes._model.likely_inputs import guess_inputs
+from probes._model.without_fastpath import without_fastpath
+from resonance_toolkit import (
+    call_model,
+    evaluating,
+    first_tensor,
+    is_sharded,
+    preserving,
+    preserving_rng,
+)
 
 
 @dataclass
@@ -43,7 +50,7 @@ def dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> Forwa
     Raises:
         ValueError: If no input runs.
     """
-    inputs = [sample] if sample is not None else list(likely_inputs(root))
+    inputs = [sample] if sample is not None else list(guess_inputs(root))
     first_error: Exception | None = None
 
     # Sharded parameters are gathered by hooks, which must not see tensors without data.
@@ -104,7 +111,7 @@ def _run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> ForwardR
         stack.enter_context(evaluating(root))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_without_fastpath())
+        stack.enter_context(without_fastpath())
 
         for name, module in layers.items():
             stack.enter_context(module.register_forward_hook(partial(record_output, name)))
@@ -116,18 +123,6 @@ def _run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> ForwardR
 
         record.output = call_model(root, sample)
     return record
-
-
-@contextmanager
-def _without_fastpath() -> Iterator[None]:
-    """Keep torch's attention from making nested tensors, as it does in eval mode only."""
-    was_enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(was_enabled)
 
 
 def _count_samples(sample: Any) -> int:

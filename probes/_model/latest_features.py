@@ -15,7 +15,12 @@ Calls = Literal["last", "mean", "all"]
 
 
 def ready_features(
-    capture: Capture, layers: Sequence[str], calls: Calls | None, *, used: bool = False
+    capture: Capture,
+    layers: Sequence[str],
+    calls: Calls | None,
+    *,
+    used: bool = False,
+    depth: int = 0,
 ) -> dict[str, list[Tensor]]:
     """Return the features of each layer, one tensor for each call of the layer that counts.
 
@@ -24,6 +29,7 @@ def ready_features(
         layers: Names of all attachment points.
         calls: Which calls of a repeated layer count; None takes the last and warns.
         used: Accept a pass whose loss has been taken.
+        depth: How many calls are between the method that the user called and this function.
 
     Raises:
         RuntimeError: If not every layer was captured in the latest pass.
@@ -51,7 +57,7 @@ def ready_features(
             warnings.warn(
                 f"layer {name!r} ran {n_calls} times in one forward pass; the last is used. Say "
                 "calls='last', 'mean' or 'all' in attach",
-                stacklevel=4,
+                stacklevel=4 + depth,
             )
 
     return {name: _select_calls(capture.features[name], calls) for name in layers}

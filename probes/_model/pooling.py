@@ -23,37 +23,81 @@ _DENSE_WIDTHS = ("out_features", "normalized_shape")
 
 @dataclass(frozen=True)
 class Pool:
-    """How one layer's output becomes features: `(sample, width)`, or `(sample, place, width)`.
+    """How one layer's output becomes features: `(sample, width)`, or `(sample, ..., width)`.
 
-    Only `spatial` keeps the places.
+    `spatial` keeps the positions, and so may a custom one. With `waits_for_targets`, `capture`
+    keeps them too, and `reduce_positions` pools them once the targets have turned out to be of
+    samples; those of positions need no pooling.
     """
 
     kind: Literal["vector", "cls", "mean", "flatten", "spatial", "custom"]
     channel: int = -1
     custom: CustomPool | None = None
+    waits_for_targets: bool = False
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Pool a layer's output; `counts (sample, position)` is False where it is padding."""
         # Anything that would alias the layer's output is cloned: a later in-place operation, such
         # as ReLU(inplace=True), must not reach what was captured.
         match self.kind:
             case "mean":
-                channel = self.channel % x.dim()
-                places = tuple(axis for axis in range(1, x.dim()) if axis != channel)
-
-                # Half precision would lose digits in a mean over many positions.
-                is_half = x.dtype in (torch.float16, torch.bfloat16)
-                return x.mean(places, dtype=torch.float32 if is_half else None)
+                return _mean_over_positions(x, self.channel, counts)
             case "cls":
                 return x[:, 0].clone()
             case "spatial":
-                return x.movedim(self.channel, -1).flatten(1, -2).clone()
+                return x.movedim(self.channel, -1).clone()
             case "custom" if self.custom is not None:
                 return self.custom(x).clone()
         return x.flatten(1).clone()
 
+    def capture(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
+        """Keep what a loss may need of a layer's output."""
+        if self.waits_for_targets:
+            return x.movedim(self.channel, -1).clone()
+        return self(x, counts)
+
+    def reduce_positions(self, captured: Tensor, counts: Tensor | None) -> Tensor:
+        """Pool what `capture` has kept, `(sample, ..., width)`, for targets of samples."""
+        if not self.waits_for_targets:
+            return captured
+        return captured[:, 0] if self.kind == "cls" else _mean_over_positions(captured, -1, counts)
+
+    def counts_at(self, x: Tensor, counts: Tensor | None) -> Tensor | None:
+        """Return the padding mask of a call if it is one of this layer's positions.
+
+        A layer with other positions, such as windows or latent tokens, has no padding of its own.
+        """
+        if counts is None or not (self.kind in ("mean", "spatial") or self.waits_for_targets):
+            return None
+        return counts if x.movedim(self.channel, -1).shape[:-1] == counts.shape else None
+
+
+def _mean_over_positions(x: Tensor, channel: int, counts: Tensor | None) -> Tensor:
+    feature_axis = channel % x.dim()
+    places = tuple(axis for axis in range(1, x.dim()) if axis != feature_axis)
+
+    # Half precision would lose digits in a mean over many positions.
+    is_half = x.dtype in (torch.float16, torch.bfloat16)
+    dtype = torch.float32 if is_half else None
+    if counts is None:
+        return x.mean(places, dtype=dtype)
+
+    # Padding may hold anything, also NaN: it is replaced, not multiplied by zero.
+    is_real = counts.to(x.device).unsqueeze(feature_axis)
+    total = x.masked_fill(~is_real, 0).sum(places, dtype=dtype)
+    n_real = counts.to(x.device).sum(1, keepdim=True).clamp_min(1)
+    return total / n_real
+
 
 def resolve_pool(
-    pool: Pooling, x: Tensor, layer: str, module: nn.Module, root: nn.Module, n_patches: int | None
+    pool: Pooling,
+    x: Tensor,
+    layer: str,
+    module: nn.Module,
+    root: nn.Module,
+    n_patches: int | None,
+    *,
+    may_wait: bool = False,
 ) -> Pool:
     """Decide how the output `x` of a layer is pooled.
 
@@ -64,6 +108,7 @@ def resolve_pool(
         module: The layer, whose widths tell which axis holds features.
         root: The model, which may own a class token.
         n_patches: How many positions a patch embedding gave; None if there is none.
+        may_wait: Whether the targets may be of positions, so that "auto" waits for them.
 
     Raises:
         ValueError: If the output's shape does not allow it.
@@ -90,9 +135,10 @@ def resolve_pool(
 
     # Only tokens (sample, token, feature) may have a class token among them.
     starts_with_class_token = channel == 2 and _starts_with_class_token(x, root, n_patches)
+    waits = pool == "auto" and may_wait
     if pool == "cls" or (pool == "auto" and starts_with_class_token):
-        return Pool("cls")
-    return Pool("mean", channel)
+        return Pool("cls", waits_for_targets=waits)
+    return Pool("mean", channel, waits_for_targets=waits)
 
 
 def _find_channel_axis(x: Tensor, module: nn.Module) -> int:

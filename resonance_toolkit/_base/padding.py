@@ -9,12 +9,17 @@ from torch import Tensor
 _MASKS_OF_POSITIONS = ("attention_mask", "input_mask")
 _MASKS_OF_PADDING = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
 
+# The same of the second sequence, where a model has a decoder beside its encoder.
+_DECODER_MASKS_OF_POSITIONS = ("decoder_attention_mask",)
+_DECODER_MASKS_OF_PADDING = ("tgt_key_padding_mask",)
 
-def positions_that_count(inputs: Any) -> Tensor | None:
+
+def positions_that_count(inputs: Any, *, of_decoder: bool = False) -> Tensor | None:
     """Read the padding mask in a model's keyword inputs.
 
     Args:
         inputs: As `call_model` takes them. Only keywords can carry a mask.
+        of_decoder: Read the mask of what an encoder-decoder feeds its decoder instead.
 
     Returns:
         True where a position is real, `(sample, position)`; None if nothing says so.
@@ -27,10 +32,13 @@ def positions_that_count(inputs: Any) -> Tensor | None:
     if not isinstance(inputs, Mapping):
         return None
 
-    for name in _MASKS_OF_POSITIONS:
+    masks_of_positions = _DECODER_MASKS_OF_POSITIONS if of_decoder else _MASKS_OF_POSITIONS
+    masks_of_padding = _DECODER_MASKS_OF_PADDING if of_decoder else _MASKS_OF_PADDING
+
+    for name in masks_of_positions:
         if _is_mask(inputs.get(name)):
             return inputs[name] != 0  # type: ignore[no-any-return]  # a tensor, as checked
-    for name in _MASKS_OF_PADDING:
+    for name in masks_of_padding:
         if _is_mask(inputs.get(name)):
             return inputs[name] == 0  # type: ignore[no-any-return]  # a tensor, as checked
     return None

@@ -18,6 +18,20 @@ def _measure(model, data):
         return probe.measure(y)
 
 
+def _evaluate(model, data):
+    with probes.attach(model, LAYERS, n=3, sample=data[0]) as probe:
+        return probe.evaluate(data, samples=20, batch_size=9)
+
+
+def _evaluate_positions(model, data):
+    """Pixels at a feature map, -100 among them."""
+    x, y = data
+    pixels = (x.sum(1).abs() * 3).long() % 4
+    pixels[y == 0] = -100
+    with probes.attach(model, ["stem", "norm"], n=3, pool="spatial", sample=x) as probe:
+        return probe.evaluate({"x": x, "labels": pixels}, batch_size=9)
+
+
 def _compression_error(model, data):
     with probes.attach(model, LAYERS, n=3, sample=data[0]) as probe:
         return probe.compression_error(*data)
@@ -55,6 +69,8 @@ def _exits(model, data):
 
 VERBS = {
     "probes.measure": _measure,
+    "probes.evaluate": _evaluate,
+    "probes.evaluate of positions": _evaluate_positions,
     "probes.compression_error": _compression_error,
     "probes.generate": _generate,
     "probes.Exits.measure": _exit_losses,

@@ -174,3 +174,14 @@ def test_masks_say_which_positions_are_real():
     floating, three_axes = {"attention_mask": kept.float()}, {"attention_mask": kept[None]}
     for nothing in (X, (X, kept), {"ids": X}, floating, three_axes):
         assert positions_that_count(nothing) is None
+
+
+def test_an_encoder_and_a_decoder_have_masks_of_their_own():
+    first = torch.tensor([[True, True, False]])
+    second = torch.tensor([[True, False, False]])
+    of_transformers = {"attention_mask": first.long(), "decoder_attention_mask": second.long()}
+    of_torch = {"src_key_padding_mask": ~first, "tgt_key_padding_mask": ~second}
+    for inputs in (of_transformers, of_torch):
+        assert torch.equal(positions_that_count(inputs), first)
+        assert torch.equal(positions_that_count(inputs, of_decoder=True), second)
+    assert positions_that_count({"attention_mask": first.long()}, of_decoder=True) is None

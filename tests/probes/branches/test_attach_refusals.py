@@ -138,11 +138,11 @@ def test_models_that_cannot_be_probed_are_refused():
     with pytest.raises(TypeError, match="expected a number, mapping or schedule, got 'big'"):
         probes.attach(linear, "0", alpha="big")
     with pytest.raises(ValueError, match="give an input batch as `sample`"):
-        probes.attach(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)), "1")
+        probes.attach(nn.Sequential(nn.Embedding(9, 4), nn.Unflatten(1, (3, 5))), "0")
     with pytest.raises(ValueError, match="num_classes=0"):
         probes.attach(timm.create_model("resnet18", num_classes=0), "layer1")
-    with pytest.raises(ValueError, match=r"cannot tell from an output of shape \(2, 7, 3\)"):
-        probes.attach(linear, "0", sample=torch.zeros(2, 7, 4))
+    with pytest.raises(ValueError, match=r"cannot tell from an output of shape \(6,\)"):
+        probes.attach(nn.Sequential(linear, nn.Flatten(0)), "0", sample=torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import copy
 import gc
 import io
 import pickle
+import subprocess
+import sys
 import weakref
 from types import FunctionType
 
@@ -177,3 +179,43 @@ def test_branches_follow_the_model_to_another_device(method, alpha):
     (main + loss).backward()
     assert loss.device.type == "meta"
     assert all(p.device.type == p.grad.device.type == "meta" for p in probe.parameters())
+
+
+LOADING = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("probes", "resonance", "resonance_toolkit"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Blocker())
+import io, torch
+
+model = torch.load(sys.argv[1], weights_only=False)
+x = torch.load(sys.argv[2])
+assert torch.equal(model(x), torch.load(sys.argv[3]))
+torch.save(model, io.BytesIO())  # and may be saved again
+try:
+    import probes
+except ModuleNotFoundError:
+    print("loaded without the toolkit")
+"""
+
+
+@pytest.mark.parametrize("attach", [probes.attach, probes.attach_exits])
+def test_row_16_a_saved_model_loads_where_the_toolkit_is_not_installed(tmp_path, attach):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+    x = torch.randn(5, 4)
+    listener = attach(model, ["0", "1"])
+    model(x)
+
+    paths = [str(tmp_path / name) for name in ("model.pt", "x.pt", "output.pt")]
+    for thing, path in zip((model, x, model(x).detach()), paths, strict=True):
+        torch.save(thing, path)
+    command = [sys.executable, "-c", LOADING, *paths]
+    finished = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.strip() == "loaded without the toolkit"
+    assert listener.attached
