@@ -1,28 +1,28 @@
 """What the two learned credits share: how a bridge is trained, on data or step by step."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
 from nudging._credits.bridge_networks import BridgeNetworks
-from nudging._replay.losses import name_of_loss
+from nudging._replay.losses import choose_loss, describe_targets, name_of_loss
+from nudging._replay.nests import pick_samples
 from nudging._replay.observe_batch import observe_batch
-from nudging._replay.setup import make_setup
+from nudging._replay.setup import choose_blocks, make_setup
 from nudging._replay.state import State
 from resonance_toolkit import (
+    Batches,
     Loss,
     check_whole,
     count_samples,
-    device_of,
     dtype_name,
+    leave_out_uncounted,
     provenance,
     take,
 )
@@ -44,7 +44,7 @@ class Bridge(BridgeNetworks):
         self,
         model: nn.Module,
         data: Any,
-        blocks: str | Sequence[str],
+        blocks: str | Sequence[str] | None = None,
         *,
         loss: Loss | None = None,
         epochs: int = 10,
@@ -55,10 +55,13 @@ class Bridge(BridgeNetworks):
         """Train the bridge on the hidden states of a model that stays as it is.
 
         Args:
-            model: Left as it was found.
-            data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-            blocks: Names or patterns; all of one shape. The last is the terminal state.
-            loss: `(outputs, targets)` to one loss per sample; cross-entropy by default.
+            model: Called as its inputs ask for (`call_model`); left as it was found.
+            data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list
+                of batches, as `resonance_toolkit.take` understands them.
+            blocks: Names or patterns; all of one shape. The last is the terminal state. By default
+                those of `resonance_toolkit.find_blocks`.
+            loss: `(outputs, targets)` to one loss per sample; by default the one that the targets
+                ask for, without samples whose targets are all -100.
             epochs: Passes over the samples, in another order each time.
             batch_size: Samples in one step.
             samples: How many of the data to use; all by default.
@@ -71,23 +74,23 @@ class Bridge(BridgeNetworks):
             ValueError: If an argument does not fit, or blocks and bridge do not.
             TypeError: If an argument is of the wrong kind.
         """
-        setup = make_setup(model, blocks, loss)
+        modules = choose_blocks(model, blocks)
         epochs = check_whole("epochs", epochs)
         batch_size = check_whole("batch_size", batch_size)
 
-        # All in one batch, from which every epoch picks rows in another order.
-        ((inputs, targets),) = take(data, samples, seed, model=model, batch_size=None)
-        n_samples = count_samples(inputs)
+        # One piece for each shape of samples, from which every epoch picks rows in another order.
+        pieces = take(data, samples, seed, model=model, batch_size=None)
+        if loss is None:
+            pieces = leave_out_uncounted(pieces)
+        setup = make_setup(model, modules, choose_loss(loss, [targets for _, targets in pieces]))
+        n_samples = sum(count_samples(inputs) for inputs, _ in pieces)
         generator = torch.Generator().manual_seed(seed)
 
         epoch_losses = []
         full_pass_reason = None  # found out at the first batch
         for _ in tqdm(range(epochs), desc=type(self).__name__, disable=None, leave=False):
             step_losses = []
-            order = torch.randperm(n_samples, generator=generator).to(device_of(model))
-
-            for rows in order.split(batch_size):
-                x, y = tree_map_only(Tensor, itemgetter(rows), (inputs, targets))
+            for x, y in _shuffle(pieces, batch_size, generator):
                 state = observe_batch(setup, x, y, full_pass_reason=full_pass_reason)
                 full_pass_reason = state.full_pass_reason
                 step_losses.append(self.update(state))
@@ -101,7 +104,9 @@ class Bridge(BridgeNetworks):
                 f"nudging.{type(self).__name__}.fit",
                 model,
                 blocks=self.blocks,
+                blocks_reason=setup.modules.reason,
                 loss=name_of_loss(setup.loss),
+                targets=describe_targets(setup.loss, state.outputs, state.targets),
                 dtype=dtype_name(state.hidden[self.blocks[0]].dtype),
                 order_seed=seed,
                 batch_size=batch_size,
@@ -126,3 +131,23 @@ class Bridge(BridgeNetworks):
             parameter.grad = gradient
         self.optimizer.step()
         return loss.item()
+
+
+def _shuffle(
+    pieces: Batches, batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[Any, Any]]:
+    """Yield all samples once, in another order, in batches of one shape."""
+    batches = [
+        (piece, rows)
+        for piece in pieces
+        for rows in torch.randperm(count_samples(piece), generator=generator).split(batch_size)
+    ]
+
+    # Of one piece, the rows are in random order already.
+    order = list(range(len(batches)))
+    if len(pieces) > 1:
+        order = torch.randperm(len(batches), generator=generator).tolist()
+
+    for index in order:
+        piece, rows = batches[index]
+        yield pick_samples(piece, rows)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from nudging._credits.credit import list_settings
 from nudging._replay.state import State
-from resonance_toolkit import check_choice, check_positive, check_whole, evaluating
+from resonance_toolkit import check_choice, check_positive, check_whole, evaluating, first_tensor
 
 CreditOf: TypeAlias = Literal["displacement", "error"]
 
@@ -119,7 +119,7 @@ class EquilibriumPropagation:
     ) -> list[Tensor]:
         """Return how far each state is from what the state before it predicts."""
         errors = [
-            after - module(before)
+            after - _call_block(module, before)
             for module, before, after in zip(modules, states[:-1], states[1:], strict=True)
         ]
         return [states[0] - free_states[0], *errors] if self.anchored else errors
@@ -130,7 +130,7 @@ class EquilibriumPropagation:
         links = zip(state.blocks[1:], modules, free_states[:-1], free_states[1:], strict=True)
         for block, module, before, after in links:
             try:
-                output = module(before)
+                output = _call_block(module, before)
             except Exception as error:
                 raise ValueError(f"`blocks`: {block!r} cannot run on the block before") from error
 
@@ -143,3 +143,9 @@ class EquilibriumPropagation:
                     "something else than in the model when it runs on the output of the block "
                     "before; name every block in between, too"
                 )
+
+
+def _call_block(module: nn.Module, hidden: Tensor) -> Tensor:
+    output = first_tensor(module(hidden))
+    assert output is not None  # the block gave one when the state was observed
+    return output

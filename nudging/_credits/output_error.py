@@ -1,11 +1,11 @@
 """The signal that feedback rules and bridges start from: how the outputs should change."""
 
-import copy
-
 import torch
 from torch import Tensor
 
+from nudging._replay.nests import replace_logits
 from nudging._replay.state import State
+from resonance_toolkit import logits_of
 
 
 def output_error(state: State) -> Tensor:
@@ -13,20 +13,14 @@ def output_error(state: State) -> Tensor:
 
     For cross-entropy that is softmax minus one-hot. There is no 1/N of a batch mean in it.
     """
-    has_logits = hasattr(state.outputs, "logits")
-    logits = state.outputs.logits if has_logits else state.outputs
-    if not isinstance(logits, Tensor) or logits.dim() < 2:
-        kind = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"`model`: expected outputs (sample, class), got {kind}")
+    logits = logits_of(state.outputs)
+    if logits.dim() < 2:
+        raise ValueError(f"`model`: expected outputs (sample, class), got {tuple(logits.shape)}")
 
     with torch.enable_grad():
         logits = logits.detach().requires_grad_()
 
         # A loss of the user's expects what the model returns, not only its logits.
-        outputs = logits
-        if has_logits:
-            outputs = copy.copy(state.outputs)
-            outputs.logits = logits
-
+        outputs = replace_logits(state.outputs, logits)
         (error,) = torch.autograd.grad(state.losses(outputs).sum(), logits)
     return error

@@ -8,12 +8,13 @@ import xarray as xr
 from torch import Tensor, nn
 
 from nudging._measures.batch_agreement import (
+    count_full_batches,
     describe_missing_batches,
     mean_gradient_of_full_batch,
     mean_pairwise_cosine,
 )
 from nudging._measures.batches import Measure, ObservedBatch, Request, over_batches
-from nudging._measures.numbers import Array, make_dataset, norms
+from nudging._measures.numbers import Array, make_dataset, norms, without_padding
 from resonance_toolkit import AtMost, Loss, check_whole
 
 _MEANINGS = {
@@ -28,7 +29,7 @@ _FIRES_ABOVE = {"scale", "stability"}  # the others fire below their threshold
 def audit(
     model: nn.Module,
     data: Any,
-    blocks: str | Sequence[str],
+    blocks: str | Sequence[str] | None = None,
     *,
     accuracy: float | None = None,
     frozen_accuracy: float | None = None,
@@ -57,9 +58,11 @@ def audit(
     batch_size`.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-        blocks: Names or patterns, the embedding included, in the order of depth.
+        model: Called as its inputs ask for (`call_model`); left as it was found.
+        data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
+            batches, as `resonance_toolkit.take` understands them.
+        blocks: Names or patterns, the embedding included, in the order of depth; by default those
+            of `resonance_toolkit.find_blocks`.
         accuracy: Of the trained network, between 0 and 1; needed by (d).
         frozen_accuracy: Of the same network trained with frozen random blocks, as by
             `depth_utility`; needed by (d).
@@ -68,8 +71,9 @@ def audit(
         reference: (b) fires where the median norm of the gradient at the last block is below.
         stability: (c) fires where the mean cosine of the batches' gradients is above.
         depth: (d) fires where the difference of the two accuracies is below.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of torch
-            are taken over each sample alone; class weights stay in its terms, as
+        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
+            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
+            Means of torch are taken over each sample alone; class weights stay in its terms, as
             `reduction="none"` has them.
         n_batches: Batches for (c), at least two.
         batch_size: Samples in each.
@@ -120,7 +124,8 @@ def audit(
 
     # Fewer batches would agree, or disagree, by chance.
     n_samples = int(attributes["n_samples"])
-    shortage = describe_missing_batches(n_samples, n_batches, batch_size)
+    n_full = count_full_batches(values["gradients"])
+    shortage = describe_missing_batches(n_full, n_samples, n_batches, batch_size)
     if shortage:
         warnings.warn(f"stability is not measured: {shortage}", stacklevel=2)
 
@@ -160,7 +165,11 @@ def _check_accuracy(argument: str, accuracy: float | None) -> None:
 
 
 def _measure_norms(batch: ObservedBatch) -> dict[str, Tensor]:
-    return {"hidden": norms(batch.state.hidden), "gradient": norms(batch.state.gradient())}
+    state = batch.state
+    return {
+        "hidden": norms(without_padding(state, state.hidden)),
+        "gradient": norms(without_padding(state, state.gradient())),
+    }
 
 
 def _largest_growth(hidden_norms: Array) -> float:

@@ -1,6 +1,6 @@
 """The one loop over batches that six verbs share.
 
-    Request  ->  draw the samples, once
+    Request  ->  draw the samples, once, and choose the loss that their targets ask for
                  for each batch:  observe it, ask for its credit, give both to every measure
                  join what each measure returned  ->  Observations
 
@@ -8,6 +8,7 @@ A verb says what to measure (functions of an `ObservedBatch`) and makes a Datase
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,12 +19,22 @@ from tqdm import tqdm
 
 from nudging._credits.credit import Credit, describe_credit
 from nudging._measures.numbers import Array, Attributes, concatenate_batches
-from nudging._replay.losses import name_of_loss
+from nudging._replay.losses import choose_loss, describe_targets, name_of_loss
 from nudging._replay.observe_batch import observe_batch
+from nudging._replay.padding import zero_padding
 from nudging._replay.replay import tensor_versions
-from nudging._replay.setup import Setup, make_setup
+from nudging._replay.setup import Setup, choose_blocks, make_setup
 from nudging._replay.state import State
-from resonance_toolkit import Loss, dtype_name, preserving, provenance, take
+from resonance_toolkit import (
+    Batches,
+    Loss,
+    count_samples,
+    dtype_name,
+    leave_out_uncounted,
+    preserving,
+    provenance,
+    take,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +49,7 @@ class Request:
     verb: str
     model: nn.Module
     data: Any
-    blocks: str | Sequence[str]
+    blocks: str | Sequence[str] | None
     credit: Credit | None
     loss: Loss | None
     samples: int | None
@@ -64,7 +75,8 @@ class Observations(NamedTuple):
     Attributes:
         values: For each measure, arrays by name; the samples of all batches are the last axis.
         blocks: Names, in the order in which the blocks ran.
-        attributes: What made the result: samples, loss, credit, precision, and which passes.
+        attributes: What made the result: samples, loss, targets, blocks and why these, credit,
+            precision, and which passes.
     """
 
     values: dict[str, dict[str, Array]]
@@ -74,7 +86,7 @@ class Observations(NamedTuple):
 
 def over_batches(request: Request, measures: Mapping[str, Measure]) -> Observations:
     """Draw the samples, and put every batch before every measure."""
-    setup = make_setup(request.model, request.blocks, request.loss)
+    modules = choose_blocks(request.model, request.blocks)
     dtype = request.dtype
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
@@ -85,9 +97,14 @@ def over_batches(request: Request, measures: Mapping[str, Measure]) -> Observati
             request.data,
             request.samples,
             request.seed,
-            model=setup.model,
+            model=request.model,
             batch_size=request.batch_size,
         )
+        if request.loss is None:
+            batches = _leave_out_uncounted(batches, request.batch_size)
+        loss = choose_loss(request.loss, [targets for _, targets in batches])
+
+        setup = make_setup(request.model, modules, loss)
         cast_setup = replace(setup, tensors=_cast_model_tensors(setup.model, dtype))
 
     parts: dict[str, list[Mapping[str, Tensor]]] = {name: [] for name in measures}
@@ -104,8 +121,21 @@ def over_batches(request: Request, measures: Mapping[str, Measure]) -> Observati
     return Observations(values, batch.state.blocks, attributes)
 
 
+def _leave_out_uncounted(batches: Batches, batch_size: int) -> Batches:
+    kept = leave_out_uncounted(batches)
+    if _count_all(kept) == _count_all(batches):
+        return batches
+
+    # Joined and cut again, so that batches are as full as they can be.
+    return take(kept, None, batch_size=batch_size)
+
+
+def _count_all(batches: Batches) -> int:
+    return sum(count_samples(inputs) for inputs, _ in batches)
+
+
 def _observe_batches(
-    request: Request, batches: Sequence[tuple[Any, Any]], setup: Setup, cast_setup: Setup
+    request: Request, batches: Batches, setup: Setup, cast_setup: Setup
 ) -> Iterator[ObservedBatch]:
     """Yield every batch, measured in `cast_setup`; credits see the model itself, in `setup`."""
     label = request.verb.removeprefix("nudging.")
@@ -115,9 +145,10 @@ def _observe_batches(
 
     for inputs, targets in progress:
         x, y = _cast((inputs, targets), request.dtype)
-        state = observe_batch(
-            cast_setup, x, y, full_pass_reason=full_pass_reason, first_sample=first_sample
-        )
+        with _explaining_cut_data(request, batches):
+            state = observe_batch(
+                cast_setup, x, y, full_pass_reason=full_pass_reason, first_sample=first_sample
+            )
 
         # A property of the model and the loss: the first batch found it out for all.
         full_pass_reason = state.full_pass_reason
@@ -140,6 +171,24 @@ def _observe_batches(
         first_sample += len(state)
 
 
+@contextmanager
+def _explaining_cut_data(request: Request, batches: Batches) -> Iterator[None]:
+    """Say which arguments cut the data, if a forward pass fails on a part of it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        n_samples = _count_all(batches)
+        if len(batches) == 1 and (request.samples is None or n_samples < request.samples):
+            raise  # all there are, in one batch: nothing was cut
+        raise ValueError(
+            f"`data`: the forward pass failed on a part of the samples ({error}); if they belong "
+            f"together, such as the nodes of one graph, `samples` (now {request.samples}) and "
+            f"`batch_size` (now {request.batch_size}) must not cut them"
+        ) from error
+
+
 def _ask_credit(credit: Credit, state_of_model: State, state: State) -> dict[str, Tensor]:
     """Return the credit of a batch, fit for the state that is measured."""
     versions_before = tensor_versions((state_of_model.hidden, state_of_model.inputs))
@@ -151,7 +200,7 @@ def _ask_credit(credit: Credit, state_of_model: State, state: State) -> dict[str
 
 
 def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tensor]:
-    """Return one finite tensor per block, like its output and on its device."""
+    """Return one finite tensor per block, like its output and on its device, 0 at padding."""
     if not isinstance(credit_by_block, Mapping):
         kind = type(credit_by_block).__name__
         raise TypeError(f"`credit`: expected a mapping by block, got {kind}")
@@ -166,11 +215,13 @@ def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tenso
             raise ValueError(
                 f"`credit` of {name!r}: expected {tuple(hidden.shape)}, got {tuple(tensor.shape)}"
             )
+
+        tensor = zero_padding(tensor.to(hidden.device), state.positions(name))
         if not tensor.isfinite().all():
             raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
 
         # In its own precision: what is finite there may not be so in half precision.
-        checked[name] = tensor.detach().to(hidden.device)
+        checked[name] = tensor.detach()
     return checked
 
 
@@ -179,6 +230,9 @@ def _describe(request: Request, state: State, n_samples: int) -> Attributes:
     reason = state.full_pass_reason
     settings: dict[str, Any] = {
         "loss": name_of_loss(state.loss),
+        "targets": describe_targets(state.loss, state.outputs, state.targets),
+        "blocks": state.blocks,
+        "blocks_reason": state._setup.modules.reason,
         "dtype": dtype_name(state.hidden[state.blocks[0]].dtype),
         "passes": f"full passes: {reason}" if reason else "what follows each block",
         "seed": request.seed,

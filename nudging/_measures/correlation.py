@@ -16,7 +16,7 @@ def correlation(
     model: nn.Module,
     data: Any,
     credit: Credit,
-    blocks: str | Sequence[str],
+    blocks: str | Sequence[str] | None = None,
     *,
     epsilon: float = 1e-3,
     n_directions: int = 32,
@@ -32,14 +32,17 @@ def correlation(
     `epsilon * <a, v>`. Credits are not normalised: that one sample has more than another counts.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        model: Called as its inputs ask for (`call_model`); left as it was found.
+        data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
+            batches, as `resonance_toolkit.take` understands them.
         credit: Maps a `State` to one tensor per block, like its output; such as `backprop()`.
-        blocks: Names or patterns of modules that return one tensor, samples first.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
+            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
         epsilon: Length of a step.
         n_directions: Random directions per sample and block.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of torch
-            are taken over each sample alone; class weights stay in its terms, as
+        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
+            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
+            Means of torch are taken over each sample alone; class weights stay in its terms, as
             `reduction="none"` has them.
         samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.

@@ -9,6 +9,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from nudging._measures.numbers import make_dataset
+from nudging._replay.setup import choose_blocks
 from resonance_toolkit import check_whole, find_layers, preserving_rng, provenance, spread
 
 
@@ -16,7 +17,7 @@ def depth_utility(
     build: Callable[[], nn.Module],
     train: Callable[[nn.Module], object],
     evaluate: Callable[[nn.Module], float],
-    blocks: str | Sequence[str],
+    blocks: str | Sequence[str] | None = None,
     *,
     ladder: Sequence[int] | None = None,
     seeds: Sequence[int] = (0,),
@@ -33,7 +34,8 @@ def depth_utility(
         train: Trains it in place. Parameters of frozen blocks come with `requires_grad` off, and
             must stay as they are; give the optimizer those that require a gradient.
         evaluate: Accuracy of a trained network, between 0 and 1, or any number to compare.
-        blocks: Names or patterns of the blocks, in order of depth.
+        blocks: Names or patterns of the blocks, in order of depth; by default those of
+            `resonance_toolkit.find_blocks`.
         ladder: Values of k; by default 0, 1, ... to the number of blocks.
         seeds: Repetitions.
         executor: Where networks are trained (processes, not threads); by default in this one.
@@ -68,11 +70,13 @@ def depth_utility(
         model = build()
     if not isinstance(model, nn.Module):
         raise TypeError(f"`build`: expected to make a module, got {type(model).__name__}")
-    n_blocks = len(find_layers(model, blocks, argument="blocks"))
+    found_blocks = choose_blocks(model, blocks)
+    names = list(found_blocks)
+    n_blocks = len(names)
     rungs = _check_ladder(ladder, n_blocks)
 
     tasks = [_Task(seed, n_trained) for seed in checked_seeds for n_trained in rungs]
-    recipe = _Recipe(build, train, evaluate, blocks)
+    recipe = _Recipe(build, train, evaluate, names)
     accuracy_by_task = dict(
         spread(recipe.run, tasks, executor=executor, label="depth utility", unit="training")
     )
@@ -93,7 +97,14 @@ def depth_utility(
             "seed": (checked_seeds, "seed"),
             "trained": (rungs, "trained blocks, counted from the last"),
         },
-        provenance("nudging.depth_utility", model, blocks=blocks, train=train, n_blocks=n_blocks),
+        provenance(
+            "nudging.depth_utility",
+            model,
+            blocks=names if blocks is None else blocks,
+            blocks_reason=found_blocks.reason,
+            train=train,
+            n_blocks=n_blocks,
+        ),
     )
 
 
@@ -109,7 +120,7 @@ class _Recipe:
     build: Callable[[], nn.Module]
     train: Callable[[nn.Module], object]
     evaluate: Callable[[nn.Module], float]
-    blocks: str | Sequence[str]
+    blocks: Sequence[str]
 
     def run(self, task: _Task) -> float:
         # Training may draw on any of them.

@@ -18,6 +18,7 @@ from nudging._measures.numbers import (
     normalise,
     norms,
     standard_error,
+    without_padding,
 )
 
 
@@ -33,7 +34,8 @@ class GradientCosine:
 
     def measure_batch(self, batch: ObservedBatch) -> dict[str, Tensor]:
         """Return norms and cosines, `(layer, sample)`."""
-        gradient = batch.state.gradient()
+        gradient = without_padding(batch.state, batch.state.gradient())
+        hidden = without_padding(batch.state, batch.state.hidden)
         gradient_norm = norms(gradient)
         credit_norm = norms(batch.credit)
 
@@ -44,7 +46,7 @@ class GradientCosine:
             "cosine": cosine.where(is_defined, torch.nan),
             "gradient_norm": gradient_norm,
             "credit_norm": credit_norm,
-            "hidden_norm": norms(batch.state.hidden),
+            "hidden_norm": norms(hidden),
         }
 
     def make_dataset(self, values: Mapping[str, Array], blocks: Sequence[str]) -> xr.Dataset:

@@ -47,7 +47,7 @@ class LossChanges:
         # In double precision from here on: the difference of two losses loses digits.
         losses_before = state.losses().double()
         steps = {
-            name: self._normalise(credit).to(state.hidden[name])
+            name: self._normalise(credit, state.positions(name)).to(state.hidden[name])
             for name, credit in batch.credit.items()
         }
 
@@ -100,8 +100,10 @@ class LossChanges:
             coordinates["sample"] = (np.arange(values["loss"].size), "item of the samples drawn")
         return make_dataset(variables, coordinates, {"normalisation": self.normalisation})
 
-    def _normalise(self, credit: Tensor) -> Tensor:
-        return credit if self.normalisation == "none" else normalise(credit, self.normalisation)
+    def _normalise(self, credit: Tensor, positions: Tensor | None) -> Tensor:
+        if self.normalisation == "none":
+            return credit
+        return normalise(credit, self.normalisation, positions)
 
 
 def check_etas(eta: float | Sequence[float]) -> list[float]:

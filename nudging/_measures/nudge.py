@@ -21,7 +21,7 @@ def nudge(
     model: nn.Module,
     data: Any,
     credit: Credit,
-    blocks: str | Sequence[str],
+    blocks: str | Sequence[str] | None = None,
     *,
     eta: float | Sequence[float] = 0.01,
     normalisation: Normalisation = "rms",
@@ -42,15 +42,18 @@ def nudge(
     in eval mode, and neither the size of the batches nor other samples have a say.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        model: Called as its inputs ask for (`call_model`); left as it was found.
+        data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
+            batches, as `resonance_toolkit.take` understands them.
         credit: Maps a `State` to one tensor per block, like its output; such as `backprop()`.
-        blocks: Names or patterns of modules that return one tensor, samples first.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
+            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
         eta: Length of the step, or several.
         normalisation: What the credit of a sample is divided by: `"rms"` its root mean square over
             features, `"unit"` its norm, or `"none"`.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of torch
-            are taken over each sample alone; class weights stay in its terms, as
+        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
+            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
+            Means of torch are taken over each sample alone; class weights stay in its terms, as
             `reduction="none"` has them.
         samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.

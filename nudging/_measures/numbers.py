@@ -13,16 +13,28 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nudging._replay.padding import zero_padding
+from nudging._replay.state import State
+
 Array: TypeAlias = NDArray[np.float64]
 Attributes: TypeAlias = dict[str, str | int | float]
 
 
 def concatenate_batches(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Array]:
-    """Join the numbers of all batches along the last axis, the samples."""
+    """Join the numbers of all batches along the last axis, the samples.
+
+    Numbers by position, `(position, feature, ...)`, are filled up with zeros at the end, as if all
+    texts had been padded to one length.
+    """
     return {
-        name: torch.cat([part[name].double().cpu() for part in parts], -1).numpy()
+        name: torch.cat(_fill_up([part[name].double().cpu() for part in parts]), -1).numpy()
         for name in parts[0]
     }
+
+
+def without_padding(state: State, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors like the outputs of blocks, with zeros at padded positions."""
+    return {name: zero_padding(tensor, state.positions(name)) for name, tensor in tensors.items()}
 
 
 def norms(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -35,16 +47,23 @@ def norms(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.stack(lengths)
 
 
-def normalise(tensor: Tensor, normalisation: Literal["rms", "unit"]) -> Tensor:
+def normalise(
+    tensor: Tensor, normalisation: Literal["rms", "unit"], positions: Tensor | None = None
+) -> Tensor:
     """Divide each sample by its root mean square or its norm, in double precision.
 
     What is zero stays zero.
+
+    Args:
+        tensor: Samples first, with zeros at padded positions.
+        normalisation: The root mean square, or the norm.
+        positions: Those that count, `(sample, position)`; all by default.
     """
     # Dividing by the largest number first changes the length of a sample, but no direction.
     rows, largest = _divide_by_largest(tensor)
     size = rows.norm(dim=1, keepdim=True)
     if normalisation == "rms":
-        size = size / rows.shape[1] ** 0.5
+        size = size / _count_numbers(rows, positions) ** 0.5
     return (rows / torch.where(largest > 0, size, 1.0)).reshape(tensor.shape)
 
 
@@ -90,6 +109,32 @@ def make_dataset(
 def layer_coordinate(blocks: Sequence[str]) -> tuple[list[str], str]:
     """Return values and long name of the coordinate that all measures share."""
     return list(blocks), "name of the module, in the order in which the blocks run"
+
+
+def _fill_up(tensors: list[Tensor]) -> list[Tensor]:
+    shapes = {tensor.shape[:-1] for tensor in tensors}
+    if len(shapes) == 1:
+        return tensors
+
+    if any(len(shape) < 2 for shape in shapes) or len({shape[1:] for shape in shapes}) > 1:
+        listing = " and ".join(str(tuple(shape)) for shape in sorted(shapes))
+        raise ValueError(
+            f"`data`: expected batches whose gradients can be compared, got {listing}; give "
+            "samples of one shape"
+        )
+    longest = max(len(tensor) for tensor in tensors)
+    return [
+        torch.cat([tensor, tensor.new_zeros(longest - len(tensor), *tensor.shape[1:])])
+        for tensor in tensors
+    ]
+
+
+def _count_numbers(rows: Tensor, positions: Tensor | None) -> Tensor | int:
+    """Return how many numbers of each sample count, `(sample, 1)`, or of all alike."""
+    if positions is None:
+        return rows.shape[1]
+    width = rows.shape[1] // positions.shape[1]
+    return (positions.sum(1, keepdim=True) * width).to(rows)
 
 
 def _divide_by_largest(tensor: Tensor) -> tuple[Tensor, Tensor]:

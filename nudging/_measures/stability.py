@@ -8,6 +8,7 @@ import xarray as xr
 from torch import nn
 
 from nudging._measures.batch_agreement import (
+    count_full_batches,
     describe_missing_batches,
     mean_gradient_of_full_batch,
     mean_pairwise_cosine,
@@ -20,7 +21,7 @@ from resonance_toolkit import AtMost, Loss, check_whole
 def stability(
     model: nn.Module,
     data: Any,
-    blocks: str | Sequence[str],
+    blocks: str | Sequence[str] | None = None,
     *,
     n_batches: int = 8,
     batch_size: int = 128,
@@ -34,13 +35,16 @@ def stability(
     gradients have collapsed onto one direction.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-        blocks: Names or patterns of modules that return one tensor, samples first.
+        model: Called as its inputs ask for (`call_model`); left as it was found.
+        data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
+            batches, as `resonance_toolkit.take` understands them.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
+            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
         n_batches: How many batches, at least two.
         batch_size: Samples in each.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of torch
-            are taken over each sample alone; class weights stay in its terms, as
+        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
+            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
+            Means of torch are taken over each sample alone; class weights stay in its terms, as
             `reduction="none"` has them.
         seed: Decides which samples.
 
@@ -78,7 +82,8 @@ def stability(
 
     # With fewer pairs of batches than asked for, the mean would not be comparable.
     n_samples = int(attributes["n_samples"])
-    shortage = describe_missing_batches(n_samples, n_batches, batch_size)
+    n_full = count_full_batches(values["gradients"])
+    shortage = describe_missing_batches(n_full, n_samples, n_batches, batch_size)
     if shortage:
         warnings.warn(f"stability is NaN: {shortage}", stacklevel=2)
         agreement = np.full(len(block_names), np.nan)
@@ -88,7 +93,7 @@ def stability(
     long_name = "mean cosine of the batches' mean gradients"
     settings: Attributes = {
         "batch_size": batch_size,
-        "n_batches": n_samples // batch_size,
+        "n_batches": n_full,
         "invalid": shortage or "none",
     }
     return make_dataset(

@@ -19,8 +19,8 @@ def draw_directions(
 ) -> Iterator[Tensor]:
     """Yield Gaussian tensors like a block's output, without end.
 
-    A sample gets the same numbers in any batch: each has a generator of its own, seeded by its
-    place in the data.
+    A sample gets the same numbers in any batch, padded or not: each has a generator of its own,
+    seeded by its place in the data. Padded positions get zeros.
 
     Args:
         state: The batch.
@@ -35,13 +35,26 @@ def draw_directions(
     places = range(state.first, state.first + len(hidden))
     generators = [torch.Generator().manual_seed(_mix_seed(seed, stream, place)) for place in places]
 
+    positions = state.positions(block)
+    counts = [None] * len(hidden) if positions is None else list(positions.cpu())
+
     while True:
-        # In double precision on the CPU, so that every device and dtype gets the same direction.
         rows = [
-            torch.randn(hidden.shape[1:], generator=generator, dtype=torch.float64)
-            for generator in generators
+            _draw_row(hidden.shape[1:], counts_of_sample, generator)
+            for counts_of_sample, generator in zip(counts, generators, strict=True)
         ]
         yield torch.stack(rows).to(hidden)
+
+
+def _draw_row(shape: torch.Size, counts: Tensor | None, generator: torch.Generator) -> Tensor:
+    # In double precision on the CPU, so that every device and dtype gets the same direction.
+    if counts is None:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    row = torch.zeros(shape, dtype=torch.float64)
+    counted_shape = (int(counts.sum()), *shape[1:])
+    row[counts] = torch.randn(counted_shape, generator=generator, dtype=torch.float64)
+    return row
 
 
 def _mix_seed(seed: int, stream: str, place: int) -> int:

@@ -8,12 +8,11 @@ reads: then only full passes are right.
 """
 
 from dataclasses import replace
-from operator import itemgetter
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
+from nudging._replay.nests import pick_samples
 from nudging._replay.record import record_state
 from nudging._replay.state import State
 
@@ -31,7 +30,7 @@ def reason_for_full_passes(state: State) -> str:
     two samples alone are compared with those that they have in their batch.
 
     Raises:
-        ValueError: If a sample's loss depends on the samples around it.
+        ValueError: If a sample's loss depends on the samples around it, or the model needs them.
     """
     losses_in_batch = state.losses()
 
@@ -41,8 +40,7 @@ def reason_for_full_passes(state: State) -> str:
     if len(state) == 2:
         rows = rows[[0, 1, 0]]  # three, since two would be the batch itself
 
-    inputs, targets = tree_map_only(Tensor, itemgetter(rows), (state.inputs, state.targets))
-    by_replay = record_state(state._setup, inputs, targets)
+    by_replay = _record_some(state, rows)
     by_full_pass = replace(by_replay, full_pass_reason="to compare")
     _check_independence(by_replay.losses(), losses_in_batch[rows])
 
@@ -56,6 +54,19 @@ def reason_for_full_passes(state: State) -> str:
         if not _are_same(replayed_losses, true_losses):
             return f"what follows {name} depends on more than the outputs of its modules"
     return ""
+
+
+def _record_some(state: State, rows: Tensor) -> State:
+    inputs, targets = pick_samples((state.inputs, state.targets), rows)
+    try:
+        return record_state(state._setup, inputs, targets)
+    except RuntimeError as error:
+        raise ValueError(
+            f"`data`: the model runs on a batch of {len(state)} samples, but not on {len(rows)} of "
+            f"them ({error}); samples that belong together, such as the nodes of one graph, cannot "
+            "be measured one by one: give whole graphs as samples, (graph, node, feature), which "
+            "neither `samples` nor `batch_size` cuts"
+        ) from error
 
 
 def _are_same(left: Tensor, right: Tensor) -> bool:

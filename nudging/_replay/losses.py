@@ -2,17 +2,21 @@
 
 Whatever is measured here is measured of each sample's own loss, so a mean over the batch has to go
 before anything else. Torch's losses can be asked to leave it out; where a sample has several terms
-(tokens, pixels, outputs), their mean over that sample alone takes its place.
+(tokens, pixels, outputs), their mean over that sample alone takes its place. Without a loss of the
+user's, the targets decide.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from resonance_toolkit import (
+    DefaultLoss,
     Loss,
-    cross_entropy_per_sample,
+    align_classes,
+    default_loss,
     ignore_index_of,
     logits_of,
     mean_over_positions,
@@ -38,7 +42,11 @@ class MeanOfSample:
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """Return the loss of each sample, `(sample,)`."""
-        terms: Tensor = self.loss(logits_of(outputs), targets)
+        logits = logits_of(outputs)
+        if self.ignored_target is not None and not targets.is_floating_point():
+            logits, targets = _bring_class_axis_second(logits, targets)
+
+        terms: Tensor = self.loss(logits, targets)
         if terms.dim() < 2:
             return terms
 
@@ -49,10 +57,15 @@ class MeanOfSample:
         return mean_over_positions(terms, targets != self.ignored_target)
 
 
-def make_loss_per_sample(loss: Loss | None) -> Loss:
-    """Return a loss with one value per sample; cross-entropy if there is none."""
+def choose_loss(loss: Loss | None, targets: Iterable[Any]) -> Loss:
+    """Return a loss with one value per sample: the user's, or the one that all targets ask for."""
     if loss is None:
-        return cross_entropy_per_sample
+        return default_loss(targets)
+    return make_loss_per_sample(loss)
+
+
+def make_loss_per_sample(loss: Loss) -> Loss:
+    """Return a loss of the user's with one value per sample."""
     if not callable(loss):
         raise TypeError(
             f"`loss`: expected a callable (outputs, targets), got {type(loss).__name__}"
@@ -66,9 +79,14 @@ def make_loss_per_sample(loss: Loss | None) -> Loss:
 
 def name_of_loss(loss: Loss) -> str:
     """Say what a loss is called in the attributes of a result."""
-    if loss is cross_entropy_per_sample:
-        return "cross_entropy"
     return name_of(loss.loss if isinstance(loss, MeanOfSample) else loss)
+
+
+def describe_targets(loss: Loss, outputs: Any, targets: Any) -> str:
+    """Say what targets were understood as, in the attributes of a result."""
+    if isinstance(loss, DefaultLoss):
+        return loss.meaning_beside(outputs, targets)
+    return "given to the loss"
 
 
 def evaluate_loss(loss: Loss, outputs: Any, targets: Any, n_samples: int) -> Tensor:
@@ -84,3 +102,10 @@ def evaluate_loss(loss: Loss, outputs: Any, targets: Any, n_samples: int) -> Ten
             f"{tuple(values.shape)}{cure}"
         )
     return values
+
+
+def _bring_class_axis_second(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits and classes as torch's losses take them; language models have classes last."""
+    if logits.shape[:1] + logits.shape[2:] == targets.shape:
+        return logits, targets.long()
+    return align_classes(logits, targets)

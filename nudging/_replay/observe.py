@@ -1,11 +1,12 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from nudging._replay.losses import choose_loss
 from nudging._replay.observe_batch import observe_batch
-from nudging._replay.setup import make_setup
+from nudging._replay.setup import choose_blocks, make_setup
 from nudging._replay.state import State
 from resonance_toolkit import Loss
 
@@ -14,7 +15,7 @@ def observe(
     model: nn.Module,
     inputs: Any,
     targets: Any,
-    blocks: str | Sequence[str],
+    blocks: str | Sequence[str] | None = None,
     *,
     loss: Loss | None = None,
     full_pass_reason: str | None = None,
@@ -24,12 +25,13 @@ def observe(
     The model runs in eval mode, without gradients, and is left as it was.
 
     Args:
-        model: Called as `model(inputs)`; a dict holds keyword, a tuple positional arguments.
+        model: Called as `model(inputs)`; a mapping holds keyword, a tuple positional arguments.
         inputs: One batch, samples first, where the model is.
         targets: What the loss compares the outputs with.
-        blocks: Names or patterns of modules that return one tensor, samples first.
-        loss: `(outputs, targets)` to one loss per sample; cross-entropy by default. Means of
-            torch are taken over each sample alone; class weights stay in its terms.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
+            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
+        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
+            for. Means of torch are taken over each sample alone; class weights stay in its terms.
         full_pass_reason: Why a change of one block needs a pass through the whole model; found out
             on two samples by default. An empty string says that computing what follows a block is
             enough. Give the one of an earlier state of the same model to save the trial.
@@ -39,7 +41,7 @@ def observe(
 
     Raises:
         ValueError: If a block is unknown, did not run once, or the loss is not per sample.
-        TypeError: If a block returns something else than a tensor.
+        TypeError: If a block returns no tensor.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
@@ -49,7 +51,11 @@ def observe(
         >>> state.blocks, state.hidden["0"].shape
         (('0', '1'), torch.Size([4, 3]))
     """
-    setup = make_setup(model, blocks, loss)
+    setup = make_setup(model, choose_blocks(model, blocks), choose_loss(loss, [targets]))
+
+    # Torch's tools for nested tensors see into a dict only; a tokenizer gives another mapping.
+    if isinstance(inputs, Mapping):
+        inputs = dict(inputs)
 
     # Gradients are asked for later, and tensors of inference mode have none.
     with torch.inference_mode(False):

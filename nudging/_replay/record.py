@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from nudging._replay.losses import evaluate_loss
 from nudging._replay.replay import Recorder, copy_tensors, intercepting, tensor_versions
@@ -32,9 +32,9 @@ def record_state(
     n_samples = count_samples(inputs)
     hidden: dict[str, Tensor] = {}
 
-    def keep(name: str, output: Any) -> None:
-        _check_output(name, output, n_samples, has_run=name in hidden)
-        hidden[name] = copy_tensors(output)
+    def keep(name: str, output: Tensor | None) -> None:
+        _check_block_runs_once(name, has_run=name in hidden)
+        hidden[name] = copy_tensors(_check_output(name, output, n_samples))
 
     # A model that writes into its inputs must find them as they were in every pass.
     inputs_of_pass = copy_tensors(inputs)
@@ -52,7 +52,8 @@ def record_state(
     if missing := [name for name in setup.modules if name not in hidden]:
         raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
-    evaluate_loss(setup.loss, outputs, targets, n_samples)  # which checks its shape
+    losses = evaluate_loss(setup.loss, outputs, targets, n_samples)  # which checks its shape
+    _check_numbers(losses, inputs)
 
     return State(
         model=setup.model,
@@ -75,12 +76,25 @@ def _leave_inference_mode(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def _check_output(name: str, output: Any, n_samples: int, *, has_run: bool) -> None:
+def _check_numbers(losses: Tensor, inputs: Any) -> None:
+    """Refuse inputs with NaN, unless the model knows what to make of them."""
+    if not losses.isnan().any():
+        return
+
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    if any(bool(tensor.isnan().any()) for tensor in tensors):
+        raise ValueError("`data`: expected inputs that are numbers, got NaN, and so is the loss")
+
+
+def _check_block_runs_once(name: str, *, has_run: bool) -> None:
     if has_run:
         raise ValueError(f"`blocks`: {name} ran more than once in a forward pass")
-    if not isinstance(output, Tensor):
+
+
+def _check_output(name: str, output: Tensor | None, n_samples: int) -> Tensor:
+    if output is None:
         raise TypeError(
-            f"`blocks`: expected {name} to return one tensor, got {type(output).__name__}; "
+            f"`blocks`: expected {name} to return a tensor, or a tuple or list with one, got none; "
             "choose a module inside it or around it"
         )
     if not output.is_floating_point() or output.dim() < 2 or len(output) != n_samples:
@@ -88,3 +102,4 @@ def _check_output(name: str, output: Any, n_samples: int, *, has_run: bool) -> N
             f"`blocks`: expected {name} to return real numbers with {n_samples} samples first, got "
             f"{dtype_name(output.dtype)} {tuple(output.shape)}"
         )
+    return output

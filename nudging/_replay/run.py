@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from nudging._replay.nests import replace_first_tensor
 from nudging._replay.setup import Setup
-from resonance_toolkit import device_of, evaluating, preserving_rng
+from resonance_toolkit import call_model, device_of, evaluating, first_tensor, preserving_rng
 
-# Sees the output of a block; what it returns takes its place, unless it is None.
-OutputHook: TypeAlias = Callable[[Tensor], Tensor | None]
+# Sees the first tensor of a block's output, or None if it has none; what it returns takes the
+# place of that tensor, unless it is None.
+OutputHook: TypeAlias = Callable[[Tensor | None], Tensor | None]
 
 
 def run(
@@ -32,7 +34,7 @@ def run(
 
     Args:
         setup: The model, left as it was found, and the tensors to run it with.
-        inputs: A dict holds keyword, a list or tuple positional arguments.
+        inputs: As `call_model` takes them.
         output_hooks: By module; called after the hooks that the module has already.
         interception: Entered for the time of the call; see `intercepting`.
         hooks_also_first: Call the output hooks before all others of a module, too.
@@ -58,14 +60,18 @@ def run(
             if hooks_also_first:
                 stack.enter_context(module.register_forward_hook(forward_hook, prepend=True))
 
-        args, kwargs = _split_arguments(inputs)
-        return functional_call(model, _tensors_to_run_with(setup), args, kwargs)
+        return functional_call(_Call(model), _tensors_to_run_with(setup), (inputs,))
 
 
-def _split_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, dict) and inputs:
-        return (), inputs
-    return tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), {}
+class _Call(nn.Module):
+    """A model that is called by `call_model`, which `functional_call` cannot do by itself."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Any) -> Any:
+        return call_model(self.model, inputs)
 
 
 def _tensors_to_run_with(setup: Setup) -> dict[str, Tensor]:
@@ -76,7 +82,7 @@ def _tensors_to_run_with(setup: Setup) -> dict[str, Tensor]:
     # next one finds the buffers as they were.
     for name, buffer in setup.model.named_buffers():
         replacements[name] = replacements.get(name, buffer).clone()
-    return replacements
+    return {f"model.{name}": tensor for name, tensor in replacements.items()}
 
 
 @contextmanager
@@ -101,5 +107,9 @@ def _seed(device: torch.device) -> None:
         torch.cuda.default_generators[device.index or 0].manual_seed(0)
 
 
-def _as_forward_hook(output_hook: OutputHook) -> Callable[..., Tensor | None]:
-    return lambda _module, _args, output: output_hook(output)
+def _as_forward_hook(output_hook: OutputHook) -> Callable[..., Any]:
+    def forward_hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+        value = output_hook(first_tensor(output))
+        return None if value is None else replace_first_tensor(output, value)
+
+    return forward_hook

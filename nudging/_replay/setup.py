@@ -5,8 +5,18 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from nudging._replay.losses import make_loss_per_sample
-from resonance_toolkit import Loss, check_module, find_layers, is_compiled, unwrap
+from resonance_toolkit import (
+    Blocks,
+    Loss,
+    check_module,
+    find_blocks,
+    find_layers,
+    is_compiled,
+    unwrap,
+)
+
+# Why these blocks, in the attributes of a result, where the user chose.
+_NAMED_BY_USER = "named in the call"
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,28 +25,32 @@ class Setup:
 
     Attributes:
         model: Without wrappers.
-        modules: The blocks, by name.
+        modules: The blocks, by name, and why these.
         loss: `(outputs, targets)` to one loss per sample.
         has_compiled_parts: Whether the model or a module of it runs compiled code.
         tensors: Parameters and buffers to run with, in another precision; None for its own.
     """
 
     model: nn.Module
-    modules: Mapping[str, nn.Module]
+    modules: Blocks
     loss: Loss
     has_compiled_parts: bool
     tensors: Mapping[str, Tensor] | None = None
 
 
-def make_setup(model: nn.Module, blocks: str | Sequence[str], loss: Loss | None) -> Setup:
-    """Check what a user gives: a model, names or patterns of its blocks, and a loss."""
+def choose_blocks(model: nn.Module, blocks: str | Sequence[str] | None) -> Blocks:
+    """Return the blocks that a user names; by default the repeated ones that a model has."""
     check_module(model)
+    if blocks is None:
+        return find_blocks(model)
 
     # In the model as it was given, since names may be spelled with a wrapper's prefix.
-    modules = find_layers(model, blocks, argument="blocks")
-    loss_per_sample = make_loss_per_sample(loss)
+    return Blocks(find_layers(model, blocks, argument="blocks"), _NAMED_BY_USER)
 
+
+def make_setup(model: nn.Module, modules: Blocks, loss: Loss) -> Setup:
+    """Put together a model, blocks of it, and a loss with one value per sample."""
     # Asked once: in a model of many small modules it would cost a part of every pass.
     inner_model = unwrap(model)
     has_compiled_parts = any(is_compiled(module) for module in inner_model.modules())
-    return Setup(inner_model, modules, loss_per_sample, has_compiled_parts)
+    return Setup(inner_model, modules, loss, has_compiled_parts)

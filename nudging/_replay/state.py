@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nudging._replay.losses import evaluate_loss
+from nudging._replay.padding import find_positions
 from nudging._replay.replay import Recorder, Replayer, copy_tensors, intercepting
 from nudging._replay.run import OutputHook, run
 from nudging._replay.setup import Setup
@@ -18,7 +19,8 @@ from resonance_toolkit import Loss, evaluating
 class State:
     """One batch of a model that nobody has nudged yet, as a credit rule sees it.
 
-    Made by `observe`. A block is a named module whose output is one tensor, samples first.
+    Made by `observe`. A block is a named module whose output is a tensor, samples first; where it
+    returns a tuple or list, the first tensor in it is meant.
 
     Attributes:
         model: The model, which a credit must leave as it is.
@@ -60,6 +62,17 @@ class State:
         """
         chosen_outputs = self.outputs if outputs is None else outputs
         return evaluate_loss(self.loss, chosen_outputs, self.targets, len(self))
+
+    def positions(self, block: str) -> Tensor | None:
+        """True where a position of a block's output is no padding, `(sample, position)`.
+
+        None where all count: without a padding mask among the inputs, or with outputs that have
+        other positions. What a credit gives for padding is not heeded.
+
+        Args:
+            block: One of `blocks`.
+        """
+        return self._positions[block]
 
     def rest(self, block: str, value: Tensor) -> Any:
         """What the model returns if a block's output is replaced; only what follows is computed.
@@ -104,7 +117,9 @@ class State:
         points: dict[str, Tensor] = {}  # with respect to which is differentiated
         passed_on: dict[str, Tensor] = {}  # copies of them, which go into what follows
 
-        def track(name: str, output: Tensor) -> Tensor | None:
+        def track(name: str, output: Tensor | None) -> Tensor | None:
+            assert output is not None  # checked when the pass was recorded
+
             # In a pass through the whole model this is called before and after the other hooks of
             # a block. If those only looked at our tensor, it is tracked already.
             if output is passed_on.get(name) and not output._version:
@@ -136,6 +151,12 @@ class State:
         return {
             name: torch.zeros_like(points[name]) if gradient is None else gradient
             for name, gradient in zip(self.blocks, gradients, strict=True)
+        }
+
+    @cached_property
+    def _positions(self) -> dict[str, Tensor | None]:
+        return {
+            name: find_positions(self.inputs, name, hidden) for name, hidden in self.hidden.items()
         }
 
     @cached_property

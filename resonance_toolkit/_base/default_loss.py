@@ -43,12 +43,17 @@ class DefaultLoss:
             return "binary_cross_entropy_with_logits"
         return "cross_entropy"
 
+    def meaning_beside(self, outputs: Any, targets: Tensor) -> Meaning:
+        """Say what targets mean beside a model's outputs, which settle what is one per class."""
+        is_by_class = targets.shape == logits_of(outputs).shape
+        if self.if_by_class is not None and is_by_class:
+            return self.if_by_class
+        return self.meaning
+
     def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the loss of each sample: a mean over its positions that count."""
         logits = logits_of(outputs)
-        meaning = self.meaning
-        if self.if_by_class is not None and targets.shape == logits.shape:
-            meaning = self.if_by_class
+        meaning = self.meaning_beside(logits, targets)
 
         if meaning == "classes":
             return self._of_classes(logits, targets)

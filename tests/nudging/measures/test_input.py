@@ -12,20 +12,20 @@ NAN = float("nan")
 
 
 class Twice(nn.Module):
-    """Runs one block twice, another never, and one that gives a tuple."""
+    """Runs one block twice, another never, and one that gives no tensor."""
 
     def __init__(self):
         super().__init__()
-        self.again, self.never, self.pair = nn.Linear(12, 12), nn.Linear(12, 12), Pair()
+        self.again, self.never, self.sizes = nn.Linear(12, 12), nn.Linear(12, 12), Sizes()
         self.whole, self.head = Whole(), nn.Linear(12, 5)
 
     def forward(self, x):
-        return self.head(self.pair(self.again(self.again(x)))[0] + self.whole(x).sum())
+        return self.head(self.again(self.again(x)) * self.sizes(x)[0] + self.whole(x).sum())
 
 
-class Pair(nn.Module):
+class Sizes(nn.Module):
     def forward(self, x):
-        return x, x
+        return x.shape[1], [None, {}]
 
 
 class Whole(nn.Module):
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_refused_and_the_model_is_untouched(case):
 @pytest.mark.parametrize(
     ("block", "text"),
     [
-        ("pair", "`blocks`: expected pair to return one tensor, got tuple"),
+        ("sizes", "`blocks`: expected sizes to return a tensor, or a tuple or list with one, got"),
         ("again", "`blocks`: again ran more than once"),
         ("never", "`blocks`: never did not run"),
         ("whole", r"expected whole to return real numbers with 10 samples first, got .* \(12,\)"),

@@ -1,0 +1,45 @@
+"""Positions of a block's output that only pad a sample to a common length, and so do not count.
+
+A padded position belongs to no sample: it is not nudged, no random direction points along it, and
+neither norms nor means over features see it. A text then has the same numbers whatever it was
+padded to.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resonance_toolkit import positions_that_count
+
+# Keywords that carry the decoder's own sequence (transformers, torch).
+_DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds", "tgt"}
+
+
+def find_positions(inputs: Any, block: str, hidden: Tensor) -> Tensor | None:
+    """Tell which positions of a block's output count, `(sample, position)`; None if all do.
+
+    Args:
+        inputs: What the model was called with.
+        block: Name of the block.
+        hidden: Its output. Only `(sample, position, feature)` has positions of the inputs.
+    """
+    if not isinstance(inputs, Mapping):
+        return None
+
+    # By name, not by length: both sequences of an encoder-decoder may be equally long.
+    is_decoder = "decoder" in block.split(".") and bool(_DECODER_INPUTS & inputs.keys())
+    counts = positions_that_count(inputs, of_decoder=is_decoder)
+
+    if counts is None or hidden.dim() != 3 or hidden.shape[:2] != counts.shape:
+        return None
+    return None if bool(counts.all()) else counts.to(hidden.device)
+
+
+def zero_padding(tensor: Tensor, positions: Tensor | None) -> Tensor:
+    """Return a tensor like a block's output with zeros where it does not count."""
+    if positions is None:
+        return tensor
+    # Not a product: what stands at padded positions need not be finite.
+    return torch.where(positions[:, :, None], tensor, 0)
