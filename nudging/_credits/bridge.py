@@ -93,6 +93,7 @@ class Bridge(BridgeNetworks):
             for x, y in _shuffle(pieces, batch_size, generator):
                 state = observe_batch(setup, x, y, full_pass_reason=full_pass_reason)
                 full_pass_reason = state.full_pass_reason
+                setup = setup.keep_blocks(state.blocks)
                 step_losses.append(self.update(state))
             epoch_losses.append(float(np.mean(step_losses)))
 

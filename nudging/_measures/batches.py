@@ -150,8 +150,10 @@ def _observe_batches(
                 cast_setup, x, y, full_pass_reason=full_pass_reason, first_sample=first_sample
             )
 
-        # A property of the model and the loss: the first batch found it out for all.
+        # Properties of the model and the loss: the first batch found them out for all.
         full_pass_reason = state.full_pass_reason
+        cast_setup = cast_setup.keep_blocks(state.blocks)
+        setup = setup.keep_blocks(state.blocks)
 
         credit: dict[str, Tensor] = {}
         if request.credit is not None:

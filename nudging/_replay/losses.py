@@ -46,7 +46,13 @@ class MeanOfSample:
         if self.ignored_target is not None and not targets.is_floating_point():
             logits, targets = _bring_class_axis_second(logits, targets)
 
-        terms: Tensor = self.loss(logits, targets)
+        try:
+            terms: Tensor = self.loss(logits, targets)
+        except IndexError as error:
+            raise ValueError(
+                f"`data`: expected classes 0 to {logits.shape[1] - 1}, got {int(targets.max())} "
+                f"({error})"
+            ) from error
         if terms.dim() < 2:
             return terms
 

@@ -31,10 +31,17 @@ def record_state(
     inputs, targets = tree_map_only(Tensor, _leave_inference_mode, (inputs, targets))
     n_samples = count_samples(inputs)
     hidden: dict[str, Tensor] = {}
+    refusals: dict[str, Exception] = {}
 
     def keep(name: str, output: Tensor | None) -> None:
-        _check_block_runs_once(name, has_run=name in hidden)
-        hidden[name] = copy_tensors(_check_output(name, output, n_samples))
+        try:
+            _check_block_runs_once(name, has_run=name in hidden or name in refusals)
+            hidden[name] = copy_tensors(_check_output(name, output, n_samples))
+        except (TypeError, ValueError) as error:
+            if not setup.may_leave_out:
+                raise
+            refusals.setdefault(name, error)
+            hidden.pop(name, None)
 
     # A model that writes into its inputs must find them as they were in every pass.
     inputs_of_pass = copy_tensors(inputs)
@@ -49,7 +56,10 @@ def record_state(
     )
     recorder.finish()
 
-    if missing := [name for name in setup.modules if name not in hidden]:
+    if refusals and not hidden:
+        raise next(iter(refusals.values()))
+    missing = [name for name in setup.modules if name not in hidden]
+    if missing and not (setup.may_leave_out and hidden):
         raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
     losses = evaluate_loss(setup.loss, outputs, targets, n_samples)  # which checks its shape
@@ -65,7 +75,7 @@ def record_state(
         loss=setup.loss,
         first=first_sample,
         full_pass_reason=full_pass_reason,
-        _setup=setup,
+        _setup=setup.keep_blocks(list(hidden)),
         _recorder=recorder,
         _overwrites_inputs=tensor_versions(inputs_of_pass) != versions_before,
     )

@@ -1,7 +1,7 @@
 """What stays the same from batch to batch: the model, its blocks, the loss."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -18,6 +18,9 @@ from resonance_toolkit import (
 # Why these blocks, in the attributes of a result, where the user chose.
 _NAMED_BY_USER = "named in the call"
 
+# How many of the blocks that were left out an attribute lists.
+_LISTED_NAMES = 5
+
 
 @dataclass(frozen=True, eq=False)
 class Setup:
@@ -28,6 +31,7 @@ class Setup:
         modules: The blocks, by name, and why these.
         loss: `(outputs, targets)` to one loss per sample.
         has_compiled_parts: Whether the model or a module of it runs compiled code.
+        may_leave_out: Whether blocks that cannot be nudged are left out, not refused.
         tensors: Parameters and buffers to run with, in another precision; None for its own.
     """
 
@@ -35,7 +39,21 @@ class Setup:
     modules: Blocks
     loss: Loss
     has_compiled_parts: bool
+    may_leave_out: bool = False
     tensors: Mapping[str, Tensor] | None = None
+
+    def keep_blocks(self, names: Sequence[str]) -> "Setup":
+        """Return the same with only these blocks, for good."""
+        if len(names) == len(self.modules):
+            return self if not self.may_leave_out else replace(self, may_leave_out=False)
+
+        others = [name for name in self.modules if name not in names]
+        listing = ", ".join(others[:_LISTED_NAMES]) + (", ..." * (len(others) > _LISTED_NAMES))
+        reason = (
+            f"{self.modules.reason}; without {listing}, which do not give each sample one output"
+        )
+        kept = {name: module for name, module in self.modules.items() if name in names}
+        return replace(self, modules=Blocks(kept, reason), may_leave_out=False)
 
 
 def choose_blocks(model: nn.Module, blocks: str | Sequence[str] | None) -> Blocks:
@@ -53,4 +71,5 @@ def make_setup(model: nn.Module, modules: Blocks, loss: Loss) -> Setup:
     # Asked once: in a model of many small modules it would cost a part of every pass.
     inner_model = unwrap(model)
     has_compiled_parts = any(is_compiled(module) for module in inner_model.modules())
-    return Setup(inner_model, modules, loss, has_compiled_parts)
+    may_leave_out = modules.reason != _NAMED_BY_USER
+    return Setup(inner_model, modules, loss, has_compiled_parts, may_leave_out)

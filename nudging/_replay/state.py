@@ -156,7 +156,8 @@ class State:
     @cached_property
     def _positions(self) -> dict[str, Tensor | None]:
         return {
-            name: find_positions(self.inputs, name, hidden) for name, hidden in self.hidden.items()
+            name: find_positions(self.inputs, self.targets, name, hidden)
+            for name, hidden in self.hidden.items()
         }
 
     @cached_property

@@ -14,6 +14,11 @@ def _credit_of_logits(outputs, targets):
     return outputs.square().sum(1)
 
 
+def _without_some_targets(data):
+    x, y = data
+    return x, y.index_fill(0, torch.tensor([0, 3]), -100)
+
+
 def _train(model, x, y):
     """One step on the parameters that may move."""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -49,15 +54,35 @@ VERBS = {
         model, data, BLOCKS, n_batches=3, batch_size=4, accuracy=0.5
     ),
     "nudging.nudge": lambda model, data: nudging.nudge(
-        model, data, nudging.backprop, BLOCKS, eta=[0.01, 0.1], samples=12, batch_size=5,
+        model,
+        data,
+        nudging.backprop(),
+        BLOCKS,
+        eta=[0.01, 0.1],
+        samples=12,
+        batch_size=5,
         keep_samples=True,
     ),
+    "nudging.nudge found blocks": lambda model, data: nudging.nudge(
+        model, data, nudging.backprop(), samples=12, batch_size=5
+    ),
+    "nudging.nudge positionals": lambda model, data: nudging.nudge(
+        model, ((data[0].numpy(),), data[1].int()), nudging.backprop(), "blocks.*", samples=12
+    ),
+    "nudging.nudge uncounted": lambda model, data: nudging.nudge(
+        model, _without_some_targets(data), nudging.backprop(), "blocks.*", batch_size=5
+    ),
     "nudging.nudge random": lambda model, data: nudging.nudge(
-        model, data, nudging.random(1), "blocks.*", samples=12, normalisation="unit",
+        model,
+        data,
+        nudging.random(1),
+        "blocks.*",
+        samples=12,
+        normalisation="unit",
         first_order=False,
     ),
     "nudging.nudge auxiliary": lambda model, data: nudging.nudge(
-        model, data, nudging.auxiliary(_credit_of_logits), BLOCKS, samples=12, batch_size=5,
+        model, data, nudging.auxiliary(_credit_of_logits), BLOCKS, samples=12, batch_size=5
     ),
     "nudging.nudge feedback": lambda model, data: nudging.nudge(
         model, data, nudging.direct_feedback(), "blocks.*", samples=12, batch_size=5
@@ -75,9 +100,9 @@ VERBS = {
         model, data, nudging.random(), BLOCKS, samples=12, batch_size=5
     ),
     "nudging.correlation": lambda model, data: nudging.correlation(
-        model, data, nudging.backprop, BLOCKS, n_directions=3, samples=12, batch_size=5
+        model, data, nudging.backprop(), BLOCKS, n_directions=3, samples=12, batch_size=5
     ),
     "nudging.measure": lambda model, data: nudging.measure(
-        model, data, nudging.backprop, BLOCKS, n_directions=2, samples=12, batch_size=5
+        model, data, nudging.backprop(), BLOCKS, n_directions=2, samples=12, batch_size=5
     ),
-}  # fmt: skip
+}
