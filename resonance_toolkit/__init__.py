@@ -14,6 +14,7 @@ from resonance_toolkit._base.checks import (
     check_share,
     check_whole,
 )
+from resonance_toolkit._base.class_losses import ClassLoss, fit_class_loss
 from resonance_toolkit._base.default_loss import (
     DefaultLoss,
     align_classes,
@@ -34,7 +35,7 @@ from resonance_toolkit._base.facts import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import Batches
+from resonance_toolkit._base.forms import Batches, index_rows
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     predicts_next_token,
@@ -74,10 +75,13 @@ __all__ = [
     "unwrap",
     # Data and losses
     "IGNORED_TARGET",
+    "ClassLoss",
     "DefaultLoss",
     "align_classes",
     "call_model",
     "default_loss",
+    "fit_class_loss",
+    "index_rows",
     "leave_out_uncounted",
     "mean_over_positions",
     "positions_that_count",

@@ -153,6 +153,7 @@ def curvature(
             n_samples=curvature_matrix.n_samples,
             n_covered=len(template),
             loss=curvature_matrix.objective.loss_name,
+            targets=curvature_matrix.objective.targets,
             products_eigenvalues=len(ritz.values),
             products_trace=probes,
             products_density=density_runs * min(density_steps, len(template)),

@@ -9,6 +9,7 @@ Neither matrix is ever written out. The graph of each batch is made once and dif
 product, or, if all graphs take too much memory, made anew for each.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ from torch import Tensor, nn
 from torch.autograd import grad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from tqdm import tqdm
 
 from landscape._directions.parameters import Params
 from landscape._evaluation.objective import Objective, evaluate_on_batch
-from resonance_toolkit import count_samples, device_of, evaluating, logits_of, preserving
+from resonance_toolkit import call_model, count_samples, evaluating, logits_of, preserving
 
 MatrixKind = Literal["hessian", "gauss-newton"]
 MATRIX_KINDS: tuple[MatrixKind, ...] = get_args(MatrixKind)
@@ -39,7 +40,7 @@ class CurvatureMatrix:
     """What a curvature matrix is made of: a loss over samples, and the parameters it is about.
 
     Attributes:
-        model: Called as `model(inputs)`.
+        model: Called as its inputs ask for.
         params: The parameters, by name.
         batches: Pairs of inputs and targets, iterated anew for each product if need be.
         objective: The loss.
@@ -120,7 +121,20 @@ def _differentiating(matrix: CurvatureMatrix) -> Iterator[None]:
         for parameter in matrix.params.values():
             stack.callback(parameter.requires_grad_, parameter.requires_grad)
             parameter.requires_grad_(True)
-        yield
+
+        try:
+            yield
+        except RuntimeError as error:
+            # "derivative for aten::hardsigmoid_backward is not implemented"
+            operation = re.search(r"derivative for (?:aten::)?(\w+) is not implemented", str(error))
+            if operation is None:
+                raise
+            name = operation[1].removesuffix("_backward")
+            raise ValueError(
+                f"`model`: its curvature cannot be computed, since torch has no second derivative "
+                f"of the operation {name}; replace it by others of the same value (a hard sigmoid: "
+                "relu6(x + 3) / 6)"
+            ) from error
 
 
 def _keep_graphs(matrix: CurvatureMatrix, params: list[Tensor]) -> list[BatchProduct] | None:
@@ -148,16 +162,14 @@ def _batch_products(matrix: CurvatureMatrix, params: list[Tensor]) -> Iterator[B
 
 
 def _batches_and_shares(matrix: CurvatureMatrix) -> Iterator[tuple[Batch, float]]:
-    """Batches on the model's device, each with its share of the samples."""
-    device = device_of(matrix.model)
+    """Batches, each with its share of the samples."""
     for batch in matrix.batches:
-        inputs, targets = tree_map(lambda leaf: leaf.to(device), tuple(batch))
-        yield (inputs, targets), count_samples(inputs) / matrix.n_samples
+        yield batch, count_samples(batch) / matrix.n_samples
 
 
 def _mean_loss(matrix: CurvatureMatrix, batch: Batch, share: float) -> Tensor:
     objective = matrix.objective
-    outputs = matrix.model(batch[0]) if objective.kind == "outputs" else None
+    outputs = call_model(matrix.model, batch[0]) if objective.kind == "outputs" else None
     losses = evaluate_on_batch(objective.loss, objective.kind, matrix.model, batch, outputs)
     return losses.mean() * share
 
@@ -191,28 +203,82 @@ def _hessian_product(
 def _gauss_newton_product(
     matrix: CurvatureMatrix, params: list[Tensor], batch: Batch, share: float
 ) -> BatchProduct:
-    outputs = logits_of(matrix.model(batch[0]))
+    outputs = call_model(matrix.model, batch[0])
+    read_outputs, free_outputs, slopes = _loss_of_outputs(matrix, batch, outputs, share)
 
     # J v, without forward mode: J' u is linear in u, and its derivative, transposed, is J.
-    dummy = torch.zeros_like(outputs, requires_grad=True)
-    transposed = grad(outputs, params, dummy, create_graph=True, materialize_grads=True)
+    dummies = [torch.zeros_like(output, requires_grad=True) for output in read_outputs]
+    transposed = grad(read_outputs, params, dummies, create_graph=True, materialize_grads=True)
     reached = [i for i, t in enumerate(transposed) if t.requires_grad]
 
-    # The loss as a function of the outputs alone.
-    free_outputs = outputs.detach().requires_grad_(True)
-    objective = matrix.objective
-    losses = evaluate_on_batch(objective.loss, "outputs", matrix.model, batch, free_outputs)
-    (slope,) = grad(losses.mean() * share, free_outputs, create_graph=True)
+    # A loss that is linear in the outputs has no curvature there.
+    curved = [i for i, slope in enumerate(slopes) if slope.requires_grad]
 
     def multiply(vector: list[Tensor]) -> list[Tensor]:
-        (moved_outputs,) = grad(
+        if not reached or not curved:
+            return [torch.zeros_like(v) for v in vector]
+
+        moved_outputs = grad(
             [transposed[i] for i in reached],
-            dummy,
+            dummies,
             [vector[i] for i in reached],
             retain_graph=True,
+            materialize_grads=True,
         )
-        (curved_outputs,) = grad(slope, free_outputs, moved_outputs, retain_graph=True)
-        products = grad(outputs, params, curved_outputs, retain_graph=True, materialize_grads=True)
+        curved_outputs = grad(
+            [slopes[i] for i in curved],
+            free_outputs,
+            [moved_outputs[i] for i in curved],
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        products = grad(
+            read_outputs, params, curved_outputs, retain_graph=True, materialize_grads=True
+        )
         return list(products)
 
     return multiply
+
+
+def _loss_of_outputs(
+    matrix: CurvatureMatrix, batch: Batch, outputs: Any, share: float
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Differentiate the loss as a function of the outputs alone.
+
+    Returns:
+        The tensors among the outputs that the loss reads, copies of them that depend on nothing,
+        and the slopes of the loss at these.
+    """
+    # An object that torch's tools for nested tensors do not know: its logits stand for it.
+    leaves, structure = tree_flatten(outputs)
+    if not any(_is_differentiable(leaf) for leaf in leaves):
+        leaves, structure = tree_flatten(logits_of(outputs))
+
+    free_leaves = [
+        leaf.detach().requires_grad_(True) if _is_differentiable(leaf) else leaf for leaf in leaves
+    ]
+    losses = evaluate_on_batch(
+        matrix.objective.loss,
+        "outputs",
+        matrix.model,
+        batch,
+        tree_unflatten(free_leaves, structure),
+    )
+
+    candidates = [i for i, leaf in enumerate(leaves) if _is_differentiable(leaf)]
+    slopes = grad(
+        losses.mean() * share,
+        [free_leaves[i] for i in candidates],
+        create_graph=True,
+        allow_unused=True,
+    )
+    read = [(i, slope) for i, slope in zip(candidates, slopes, strict=True) if slope is not None]
+    return (
+        [leaves[i] for i, _ in read],
+        [free_leaves[i] for i, _ in read],
+        [slope for _, slope in read],
+    )
+
+
+def _is_differentiable(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad

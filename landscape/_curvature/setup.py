@@ -1,6 +1,6 @@
 """What `curvature`, `eigenvectors` and `curvature_map` share: a matrix from a user's arguments."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from itertools import islice
@@ -14,20 +14,27 @@ from landscape._curvature.matrix import MATRIX_KINDS, CurvatureMatrix, MatrixKin
 from landscape._directions.parameters import Params, tensors_to_move
 from landscape._evaluation.checkpoint import fingerprint
 from landscape._evaluation.checks import check_limits
-from landscape._evaluation.objective import Objective, make_objective
+from landscape._evaluation.compatibility import Kind
+from landscape._evaluation.objective import Measures, Objective, check_measures, make_objective
 from landscape._evaluation.problem import Measurement
 from landscape._evaluation.samples import (
-    cut_into_batches,
-    fixed_samples,
+    FEW_SAMPLES,
+    SampleRequest,
+    fix_samples,
     refuse_changes,
     refuse_ignored,
+    slice_samples,
 )
+from landscape._evaluation.trial import try_out
 from resonance_toolkit import (
+    Batches,
     check_choice,
     check_module,
     check_whole,
     count_samples,
+    leave_out_uncounted,
     preserving_rng,
+    take,
     unwrap,
 )
 
@@ -55,23 +62,28 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
     if request.batch_size is not None:
         check_whole("batch_size", request.batch_size)
 
-    objective = make_objective(request.loss, None)
-    check_matrix_fits(request.matrix, objective)
+    measures = check_measures(request.loss, None)
+    check_matrix_fits(request.matrix, measures.kind)
 
     trained = [name for name, p in unwrap(model).named_parameters() if p.requires_grad]
     params = tensors_to_move(model, request.over or trained or "**", None)
 
     # A loader without a limit may be larger than memory: it is passed over for each product.
-    batches: Any
+    batches: Iterable[Any]
     if request.samples is None and isinstance(request.data, DataLoader):
-        batches = Streamed(request.data, request.seed)
-        n_samples = _check_stream(batches, objective)
+        stream = Streamed(request.data, model, request.seed, measures.ignored_target)
+        objective, n_samples = _read_stream(stream, measures)
+        batches = stream
     else:
-        samples = fixed_samples(model, request.data, objective, request.samples, request.seed)
-        batches = cut_into_batches(
-            model, samples, request.batch_size, keep_together=objective.is_weighted
+        sample_request = SampleRequest(
+            request.data,
+            samples=request.samples,
+            seed=request.seed,
+            batch_size=request.batch_size,
         )
-        n_samples = sum(count_samples(inputs) for inputs, _ in batches)
+        fixed = fix_samples(model, measures, sample_request)
+        objective, batches = fixed.objective, fixed.batches
+        n_samples = sum(count_samples(batch) for batch in fixed.batches)
 
     return CurvatureMatrix(
         model,
@@ -99,27 +111,46 @@ def matrix_of(
     )
 
 
-def check_matrix_fits(matrix: MatrixKind, objective: Objective) -> None:
-    """Refuse a matrix that a loss does not have."""
-    if matrix == "gauss-newton" and objective.kind != "outputs":
+def check_matrix_fits(matrix: MatrixKind, kind: Kind) -> None:
+    """Refuse a matrix that a loss of some kind does not have."""
+    if matrix == "gauss-newton" and kind != "outputs":
         raise ValueError("`loss`: Gauss-Newton needs a callable of (outputs, targets)")
 
 
 class Streamed:
-    """A loader that gives the same batches on every pass, or is refused."""
+    """A loader that gives the same batches on every pass, or is refused.
 
-    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+    Args:
+        loader: The loader.
+        model: Whose inputs they are.
+        seed: Seeds every pass alike.
+        ignored: The target that does not count, if there is one: samples without another one are
+            left out.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], model: nn.Module, seed: int, ignored: int | None
+    ) -> None:
         self.loader = loader
+        self.model = model
         self.seed = seed
+        self.ignored = ignored
 
     def __iter__(self) -> Iterator[Any]:
         with preserving_rng():
             torch.manual_seed(self.seed)
-            yield from self.loader
+            for batch in self.loader:
+                yield from self._understand(batch)
 
     def first_fingerprints(self, count: int) -> list[str]:
         """Fingerprints of the first batches of a pass."""
         return [fingerprint([batch]) for batch in islice(self, count)]
+
+    def _understand(self, batch: Any) -> Batches:
+        pieces = take([batch], None, self.seed, model=self.model, batch_size=None)
+        if self.ignored is None:
+            return pieces
+        return leave_out_uncounted(pieces, self.ignored, may_be_all=True)
 
 
 def start_vector(matrix: CurvatureMatrix) -> Tensor:
@@ -142,12 +173,16 @@ def split_vector(vector: Tensor, params: Params) -> Params:
     }
 
 
-def _check_stream(stream: Streamed, objective: Objective) -> int:
-    """Refuse a loader that shuffles, and targets that the loss ignores; count the samples."""
+def _read_stream(stream: Streamed, measures: Measures) -> tuple[Objective, int]:
+    """Refuse a loader that shuffles; choose the loss by all targets; count the samples."""
     refuse_changes(stream.first_fingerprints(2), stream.first_fingerprints(2))
 
-    n_samples = 0
-    for inputs, targets in stream:
-        refuse_ignored(targets, objective)
-        n_samples += count_samples(inputs)
-    return n_samples
+    # Targets alone are held, and only until the loss is chosen.
+    targets = [batch_targets for _, batch_targets in stream]
+    objective = make_objective(measures, targets)
+    refuse_ignored(targets, measures, objective)
+
+    first_batch = next(iter(stream))
+    few_samples = slice_samples(first_batch, 0, FEW_SAMPLES)
+    trial = try_out(stream.model, objective, few_samples, first_batch)
+    return trial.objective, sum(count_samples(batch_targets) for batch_targets in targets)

@@ -67,11 +67,12 @@ class Adaptive:
     def needs_margins(self, problem: Problem) -> bool:
         """If this is a classification of few samples.
 
-        Accuracy is a step function and interpolates badly; margins are continuous, and tell it.
+        Accuracy is a step function and interpolates badly; margins are continuous, and tell it. The
+        mean over many tokens or pixels has small steps, and is interpolated itself.
         """
         measurement = problem.measurement
         targets = [y for _, y in measurement.batches]
-        is_vector = all(isinstance(y, Tensor) and y.dim() == 1 for y in targets)
+        is_vector = all(isinstance(y, Tensor) and y.numel() == len(y) for y in targets)
         is_classification = is_vector and not any(y.is_floating_point() for y in targets)
         return is_classification and measurement.n_samples <= _MAX_MARGINS
 

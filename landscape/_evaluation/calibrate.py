@@ -23,8 +23,15 @@ from landscape._directions.parameters import Params
 from landscape._evaluation.displace import restoring
 from landscape._evaluation.point import Plan, point_evaluator
 from landscape._evaluation.problem import Problem
-from landscape._evaluation.samples import slice_samples
-from resonance_toolkit import device_of, evaluating, is_compiled, preserving, unwrap
+from resonance_toolkit import (
+    call_model,
+    count_samples,
+    device_of,
+    evaluating,
+    is_compiled,
+    preserving,
+    unwrap,
+)
 
 Array = NDArray[np.float64]
 
@@ -57,9 +64,8 @@ def calibrate(problem: Problem, points: Array) -> Plan:
 
 def _draws_random_numbers(problem: Problem) -> bool:
     measurement = problem.measurement
-    few_samples = slice_samples(measurement.batches[0], 0, 2)
     small_problem = Problem(
-        replace(measurement, batches=[few_samples]), problem.tensors, problem.axes
+        replace(measurement, batches=[measurement.few_samples]), problem.tensors, problem.axes
     )
 
     device = device_of(measurement.model)
@@ -83,7 +89,8 @@ def _use_first_layer(problem: Problem, plan: Plan, trial_point: list[float]) -> 
     if not measurement.objective.needs_only_outputs or plan.reseed or measurement.bn == "recompute":
         return plan
 
-    first_layer = _find_first_layer(measurement.model, problem.tensors, measurement.batches[0][0])
+    few_inputs, _ = measurement.few_samples
+    first_layer = _find_first_layer(measurement.model, problem.tensors, few_inputs)
     if first_layer is None:
         return plan
 
@@ -110,7 +117,7 @@ def _use_first_layer(problem: Problem, plan: Plan, trial_point: list[float]) -> 
     return candidate if is_same else plan
 
 
-def _find_first_layer(model: nn.Module, tensors: Params, x: Any) -> tuple[str, int] | None:
+def _find_first_layer(model: nn.Module, tensors: Params, inputs: Any) -> tuple[str, int] | None:
     """Find a linear layer whose input does not depend on anything that moves.
 
     Known from autograd: with every moving tensor requiring gradients, the layer's input needs none.
@@ -137,20 +144,25 @@ def _find_first_layer(model: nn.Module, tensors: Params, x: Any) -> tuple[str, i
             if is_plain and f"{name}.weight" in tensors and module.in_features >= _MIN_INPUTS:
                 stack.enter_context(module.register_forward_hook(_noting_calls(calls, name)))
 
-        model(slice_samples(x, 0, 2))
+        call_model(model, inputs)
 
     # Called once, on an input that stays the same.
-    candidates = ((name, sizes[0]) for name, sizes in calls.items() if len(sizes) == 1 and sizes[0])
+    n_samples = count_samples(inputs)
+    candidates = (
+        (name, sizes[0] // n_samples)
+        for name, sizes in calls.items()
+        if len(sizes) == 1 and sizes[0]
+    )
     return next(candidates, None)
 
 
 def _noting_calls(calls: dict[str, list[int]], name: str) -> Any:
-    """A hook that notes the bytes of each sample's output; 0 if the input is differentiable."""
+    """A hook that notes the bytes of an output; 0 if the input is differentiable."""
 
     def note(_module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         is_fixed = bool(args) and isinstance(args[0], Tensor) and not args[0].requires_grad
-        bytes_per_sample = output.numel() * output.element_size() // max(len(output), 1)
-        calls.setdefault(name, []).append(bytes_per_sample if is_fixed else 0)
+        n_bytes = output.numel() * output.element_size()
+        calls.setdefault(name, []).append(n_bytes if is_fixed else 0)
 
     return note
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from landscape._directions.parameters import Params
 from landscape._directions.random_directions import Summand, summands
 from landscape._directions.vectors import Direction, row_slices, take_rows
-from resonance_toolkit import Batches, unwrap
+from resonance_toolkit import Batches, call_model, unwrap
 
 Point = Sequence[float]
 
@@ -89,8 +89,8 @@ def following_first_layer(
 
     caught_inputs: list[Tensor] = []
     with module.register_forward_pre_hook(lambda _module, args: caught_inputs.append(args[0])):
-        for x, _ in batches:
-            model(x)
+        for batch_inputs, _ in batches:
+            call_model(model, batch_inputs)
             inputs = caught_inputs.pop()
 
             at_origin = F.linear(inputs, module.weight, module.bias)

@@ -1,8 +1,12 @@
-"""What is measured at a point: the loss, accuracy and further metrics, and means over samples."""
+"""What is measured at a point: the loss, accuracy and further metrics, and means over samples.
+
+Measures    what the user gave, checked before any data are read
+Objective   the same beside targets, which choose the loss where the user gave none
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,11 +14,17 @@ from torch import Tensor, nn
 
 from landscape._evaluation.compatibility import Kind, Measure, kind_of
 from resonance_toolkit import (
-    cross_entropy_per_sample,
+    IGNORED_TARGET,
+    ClassLoss,
+    DefaultLoss,
+    align_classes,
+    default_loss,
+    fit_class_loss,
     has_class_weights,
     ignore_index_of,
+    logits_of,
+    mean_over_positions,
     name_of,
-    without_mean,
 )
 
 # Variables and dimensions that the verbs make themselves.
@@ -22,34 +32,46 @@ _RESERVED_NAMES = {"loss", "loss_se", "accuracy", "evaluated", "alpha", "beta"}
 
 
 @dataclass(frozen=True)
-class Objective:
-    """A loss and metrics, each with the kind of arguments it wants.
+class Measures:
+    """A loss, if there is one, and metrics, each with the kind of arguments it wants.
 
     Attributes:
-        loss: One value per sample, where torch's `reduction` allows it.
+        loss: What the user gave.
         kind: `"outputs"`, called as `(outputs, targets)`, or `"closure"`, as `(model, x, y)`.
         metrics: Kind and callable by name; here the kind may be `"model"`, too.
     """
 
-    loss: Measure
+    loss: Measure | None
     kind: Kind
     metrics: Mapping[str, tuple[Kind, Measure]] = field(default_factory=dict)
 
     @property
-    def loss_name(self) -> str:
-        """What the loss is called."""
-        # The default goes by the name that users know.
-        return "cross_entropy" if self.loss is cross_entropy_per_sample else name_of(self.loss)
-
-    @property
     def ignored_target(self) -> int | None:
         """The target that the loss leaves out of its mean; None if it is not one of torch's."""
-        return ignore_index_of(self.loss)
+        return IGNORED_TARGET if self.loss is None else ignore_index_of(self.loss)
 
-    @property
-    def is_weighted(self) -> bool:
-        """True if its mean over samples is not the mean of its means over batches."""
-        return has_class_weights(self.loss)
+
+@dataclass(frozen=True)
+class Objective:
+    """What is measured of a model on samples.
+
+    Attributes:
+        loss: One value per sample, where torch's `reduction` allows it.
+        kind: `"outputs"` or `"closure"`.
+        metrics: As in `Measures`.
+        loss_name: What the loss is called.
+        targets: What they were understood as.
+        ignored_target: The target that does not count.
+        is_weighted: True if its mean over samples is not the mean of its means over batches.
+    """
+
+    loss: Measure
+    kind: Kind
+    metrics: Mapping[str, tuple[Kind, Measure]]
+    loss_name: str
+    targets: str
+    ignored_target: int
+    is_weighted: bool
 
     @property
     def needs_only_outputs(self) -> bool:
@@ -57,9 +79,23 @@ class Objective:
         kinds = {self.kind, *(kind for kind, _ in self.metrics.values())}
         return kinds == {"outputs"}
 
+    @property
+    def finds_logits(self) -> bool:
+        """True if the loss finds the logits in whatever a model returns by itself."""
+        return isinstance(self.loss, DefaultLoss | ClassLoss)
 
-def make_objective(loss: Measure | None, metrics: Mapping[str, Measure] | None) -> Objective:
-    """Sort out what the user gave; cross-entropy if there is no loss."""
+    def beside(self, outputs: Any, targets: Any) -> "Objective":
+        """The same, with what only outputs can tell: whether there is a target for each class."""
+        if not isinstance(self.loss, DefaultLoss) or self.loss.if_by_class is None:
+            return self
+
+        meaning = self.loss.meaning_beside(outputs, targets)
+        loss = replace(self.loss, meaning=meaning, if_by_class=None)
+        return replace(self, loss=loss, loss_name=name_of(loss), targets=meaning)
+
+
+def check_measures(loss: Measure | None, metrics: Mapping[str, Measure] | None) -> Measures:
+    """Sort out what the user gave."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise TypeError(
             f"`metrics`: expected a mapping of names to callables, got {type(metrics).__name__}"
@@ -70,6 +106,7 @@ def make_objective(loss: Measure | None, metrics: Mapping[str, Measure] | None) 
     kind: Kind = "outputs"
     if loss is not None:
         kind = kind_of(loss, "loss")
+        fit_class_loss(loss, [])  # refuses a sum
     if kind == "model":
         raise TypeError("`loss`: expected a callable of (outputs, targets) or (model, x, y)")
 
@@ -77,8 +114,29 @@ def make_objective(loss: Measure | None, metrics: Mapping[str, Measure] | None) 
         name: (kind_of(metric, f"metrics[{name!r}]"), metric)
         for name, metric in (metrics or {}).items()
     }
-    per_sample = cross_entropy_per_sample if loss is None else _per_sample(loss)
-    return Objective(per_sample, kind, kinds_and_metrics)
+    return Measures(loss, kind, kinds_and_metrics)
+
+
+def make_objective(measures: Measures, targets: list[Any]) -> Objective:
+    """Choose the loss that the targets of all batches ask for, or fit the user's own to them."""
+    loss: Measure
+    if measures.loss is None:
+        loss = default_loss(targets)
+        meaning: str = loss.meaning
+    else:
+        loss = fit_class_loss(measures.loss, targets)
+        meaning = "given to the loss"
+
+    ignored = measures.ignored_target
+    return Objective(
+        loss,
+        measures.kind,
+        measures.metrics,
+        loss_name=name_of(loss if measures.loss is None else measures.loss),
+        targets=meaning,
+        ignored_target=IGNORED_TARGET if ignored is None else ignored,
+        is_weighted=has_class_weights(measures.loss),
+    )
 
 
 def evaluate_on_batch(
@@ -98,35 +156,40 @@ def evaluate_on_batch(
     return value if isinstance(value, Tensor) else torch.as_tensor(value)
 
 
-def correct_share(outputs: Any, targets: Any) -> Tensor | None:
-    """Per sample, the share of predictions that are right; None if this is no classification."""
-    logits = _named_logits(outputs)
-    if logits is None or not isinstance(targets, Tensor):
+def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | None:
+    """The share of right predictions of each sample that has a target which counts.
+
+    Of a sample with several positions (tokens, pixels), the share of those that count; None if this
+    is no classification.
+    """
+    aligned = _align(objective, outputs, targets)
+    if aligned is None:
         return None
 
-    # One output, as of a binary classifier or a count, is no choice between classes.
-    fits = logits.dim() >= 2 and logits.shape[:1] + logits.shape[2:] == targets.shape
-    if not fits or logits.shape[1] < 2 or targets.is_floating_point():
-        return None
-
-    is_right = (logits.argmax(1) == targets).double()
-    return is_right.reshape(len(is_right), -1).mean(1) if is_right.dim() > 1 else is_right
+    scores, classes = aligned
+    is_right = (scores.argmax(1) == classes).double()
+    counts = classes != objective.ignored_target
+    shares = mean_over_positions(is_right, counts)
+    return shares[counts.reshape(len(counts), -1).any(1)]
 
 
-def margins(outputs: Any, targets: Tensor) -> Tensor:
+def margins(objective: Objective, outputs: Any, targets: Tensor) -> Tensor:
     """How far the logit of the true class is above the others, for each sample.
 
-    NaN if this is no classification, or targets are not all classes.
+    NaN if this is no classification, targets are not all classes, or a sample has several positions
+    (tokens, pixels): a margin of each would be more numbers than the surface has.
     """
     undefined = torch.full((len(targets),), torch.nan)
-    logits = _named_logits(outputs)
-    if logits is None or correct_share(outputs, targets) is None:
-        return undefined
-    if not 0 <= targets.min() <= targets.max() < logits.shape[1]:
+    aligned = _align(objective, outputs, targets)
+    if aligned is None:
         return undefined
 
-    true_logit = logits.gather(1, targets[:, None])
-    other_logits = logits.scatter(1, targets[:, None], -torch.inf)
+    logits, classes = aligned
+    if classes.dim() > 1 or not 0 <= classes.min() <= classes.max() < logits.shape[1]:
+        return undefined
+
+    true_logit = logits.gather(1, classes[:, None])
+    other_logits = logits.scatter(1, classes[:, None], -torch.inf)
     return (true_logit - other_logits.amax(1, keepdim=True))[:, 0]
 
 
@@ -176,18 +239,23 @@ class Mean:
         return samples.std().item() / math.sqrt(len(samples)) if len(samples) > 1 else math.nan
 
 
-def _per_sample(loss: Measure) -> Measure:
-    per_sample = without_mean(loss)
+def _align(objective: Objective, outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Logits `(sample, class, ...)` and classes `(sample, ...)`; None if there are no classes."""
+    logits = logits_of(outputs) if objective.finds_logits else _named_logits(outputs)
+    if logits is None or not isinstance(targets, Tensor) or targets.is_floating_point():
+        return None
 
-    # Torch divides a weighted sum by the sum of the weights: the mean of its terms is another one.
-    return loss if has_class_weights(loss) else per_sample
+    try:
+        return align_classes(logits, targets)
+    except ValueError:  # shapes that do not fit, or one output only, as of a count
+        return None
 
 
 def _named_logits(outputs: Any) -> Tensor | None:
     """The outputs if they are a tensor, or what they call their logits.
 
     Not any tensor among several, as `logits_of` takes it: which of a tuple tells the classes is for
-    the loss to know, and an accuracy of the wrong one would mean nothing.
+    the user's loss to know, and an accuracy of the wrong one would mean nothing.
     """
     if isinstance(outputs, Tensor):
         return outputs

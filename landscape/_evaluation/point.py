@@ -18,7 +18,7 @@ from landscape._evaluation.displace import (
 )
 from landscape._evaluation.objective import Mean, correct_share, evaluate_on_batch, margins
 from landscape._evaluation.problem import Measurement, Problem, batch_norms
-from resonance_toolkit import Batches, count_samples, evaluating, preserving
+from resonance_toolkit import Batches, call_model, count_samples, evaluating, preserving
 
 Row = list[float]
 
@@ -111,15 +111,16 @@ def _measure(
         batch = inputs, targets
         n_samples = count_samples(inputs)
 
-        outputs = model(inputs) if objective.kind == "outputs" else None
+        outputs = call_model(model, inputs) if objective.kind == "outputs" else None
         loss = evaluate_on_batch(objective.loss, objective.kind, model, batch, outputs)
         losses.add(loss, n_samples)
 
         if objective.kind == "closure":
             outputs = caught_outputs[-1] if caught_outputs else None
-        accuracy.add(correct_share(outputs, targets), n_samples)
+        shares = correct_share(objective, outputs, targets)
+        accuracy.add(shares, n_samples if shares is None else len(shares))
         if plan.record_margins:
-            batch_margins.append(margins(outputs, targets))
+            batch_margins.append(margins(objective, outputs, targets))
 
         for name, (kind, metric) in objective.metrics.items():
             if kind != "model":
@@ -147,7 +148,7 @@ def _recompute_statistics(model: nn.Module, batches: Batches) -> None:
             module.train()
             module.momentum = None  # a cumulative mean, every batch alike
         for inputs, _ in batches:
-            model(inputs)
+            call_model(model, inputs)
     finally:
         for module, momentum in zip(norms, momenta, strict=True):
             module.momentum = momentum

@@ -5,6 +5,7 @@ by piece and kept in a checkpoint), and lets a `Strategy` decide which points ar
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -112,11 +113,26 @@ def evaluate(
     with _working(problem, plan, executor) as work:
         run = Run(points, work, n_columns, points_per_piece, storage, executor)
         run.check_finished(problem.value_names)
+        _warn_unless_finite(run)
         table, error_estimate = strategy.fill(run, problem.value_names)
 
     # With margins, the table has more columns than there are names.
     values = dict(zip(problem.value_names, table.T, strict=False))
     return Evaluation(problem, plan, values, run.done, error_estimate)
+
+
+def _warn_unless_finite(run: "Run") -> None:
+    """Evaluate the point nearest to the model first, so that an hour of NaN is told at once."""
+    nearest = int(np.argmin(np.square(run.points).sum(1)))
+    run.fill(np.array([nearest]))
+
+    loss = run.table[nearest, 0]
+    if not np.isfinite(loss):
+        warnings.warn(
+            f"the loss is {loss} at the centre, the point nearest to the model itself: `data` or "
+            "weights may hold NaN or infinity",
+            stacklevel=4,
+        )
 
 
 class Run:

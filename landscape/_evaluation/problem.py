@@ -17,8 +17,8 @@ from landscape._directions.parameters import Params
 from landscape._directions.vectors import Direction
 from landscape._evaluation.checkpoint import fingerprint
 from landscape._evaluation.compatibility import Measure
-from landscape._evaluation.objective import Objective, make_objective
-from landscape._evaluation.samples import cut_into_batches, fixed_samples
+from landscape._evaluation.objective import Objective, check_measures
+from landscape._evaluation.samples import FEW_SAMPLES, SampleRequest, fix_samples, slice_samples
 from resonance_toolkit import (
     Batches,
     check_choice,
@@ -53,13 +53,24 @@ class Request:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A model and what is measured of it, wherever its weights are."""
+    """A model and what is measured of it, wherever its weights are.
+
+    `is_divisible`: False if the model runs on whole batches alone.
+    """
 
     model: nn.Module
     objective: Objective
     batches: Batches
     bn: BatchNormStatistics
     seed: int
+    is_divisible: bool = True
+
+    @property
+    def few_samples(self) -> tuple[Any, Any]:
+        """As few as the model runs on."""
+        first_batch = self.batches[0]
+        few: tuple[Any, Any] = slice_samples(first_batch, 0, FEW_SAMPLES)
+        return few if self.is_divisible else first_batch
 
     @property
     def n_samples(self) -> int:
@@ -109,11 +120,12 @@ def make_measurement(model: nn.Module, request: Request) -> Measurement:
         batch_size = check_whole("batch_size", batch_size)
     seed = check_whole("seed", request.seed, at_least=None)
 
-    objective = make_objective(request.loss, request.metrics)
-    samples = fixed_samples(model, request.data, objective, request.samples, seed)
-    batches = cut_into_batches(model, samples, batch_size, keep_together=objective.is_weighted)
-
-    return Measurement(model, objective, batches, request.bn, seed)
+    measures = check_measures(request.loss, request.metrics)
+    sample_request = SampleRequest(
+        request.data, samples=request.samples, seed=seed, batch_size=batch_size
+    )
+    fixed = fix_samples(model, measures, sample_request)
+    return Measurement(model, fixed.objective, fixed.batches, request.bn, seed, fixed.is_divisible)
 
 
 def make_problem(
@@ -145,6 +157,7 @@ def describe(problem: Problem, *, draws_random_numbers: bool) -> Attributes:
         "random_numbers": "same at every point" if draws_random_numbers else "none drawn",
         "batch_norm": f"{measurement.bn} statistics" if batch_norms(model) else "none",
         "loss": measurement.objective.loss_name,
+        "targets": measurement.objective.targets,
         "dtype": dtype_name(next(iter(problem.tensors.values())).dtype),
         "device": device_of(model).type,
     }

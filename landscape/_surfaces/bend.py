@@ -1,17 +1,27 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from tqdm import tqdm
 
 from landscape._directions.parameters import Params
 from landscape._directions.states import State, parameter_names, read_state, state_tensors
-from landscape._evaluation.objective import evaluate_on_batch, make_objective
-from landscape._evaluation.samples import fixed_samples
-from resonance_toolkit import check_module, check_positive, check_whole, preserving, unwrap
+from landscape._evaluation.objective import check_measures, evaluate_on_batch
+from landscape._evaluation.samples import SampleRequest, draw_samples
+from resonance_toolkit import (
+    Batches,
+    call_model,
+    check_module,
+    check_positive,
+    check_whole,
+    count_samples,
+    index_rows,
+    preserving,
+    unwrap,
+)
 
 
 def bend(
@@ -62,21 +72,23 @@ def bend(
     batch_size = check_whole("batch_size", batch_size)
     seed = check_whole("seed", seed, at_least=None)
     lr = check_positive("lr", lr)
-    objective = make_objective(loss, None)
-    if objective.kind != "outputs":
+    measures = check_measures(loss, None)
+    if measures.kind != "outputs":
         raise TypeError("`loss`: expected a callable of (outputs, targets)")
 
     names = parameter_names(model)
     tensors = state_tensors(model)
     start = {name: tensors[name].detach() for name in names}
     end = read_state(to, start, "to")
-    batches = fixed_samples(model, data, objective, samples, seed)
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    request = SampleRequest(data, samples=samples, seed=seed, batch_size=batch_size)
+    objective, pieces = draw_samples(model, measures, request)
+    n_samples = sum(count_samples(piece) for piece in pieces)
 
     control = {name: ((start[name] + end[name]) / 2).requires_grad_(True) for name in names}
     optimizer = torch.optim.Adam(control.values(), lr=lr)
     generator = torch.Generator().manual_seed(seed)
     inner_model = unwrap(model)
+    caller = _Caller(inner_model)
 
     with ExitStack() as stack:
         stack.enter_context(preserving(model))  # batch norm writes to its buffers
@@ -86,18 +98,45 @@ def bend(
 
         for _ in tqdm(range(steps), desc="bend", unit="step", disable=None, leave=False):
             t = torch.rand((), generator=generator).item()
-            rows = torch.randperm(len(x), generator=generator)[:batch_size].to(x.device)
+            rows = torch.randperm(n_samples, generator=generator)[:batch_size]
 
             curve_weights = {
                 name: (1 - t) ** 2 * a + 2 * t * (1 - t) * control[name] + t**2 * end[name]
                 for name, a in start.items()
             }
-            outputs = functional_call(inner_model, curve_weights, (x[rows],))
-            batch = x[rows], y[rows]
-            losses = evaluate_on_batch(objective.loss, "outputs", inner_model, batch, outputs)
+            called_weights = {f"model.{name}": w for name, w in curve_weights.items()}
+
+            # The mean over samples is a sum over pieces of one shape, each with its share.
+            shares = []
+            for batch in _pick_rows(pieces, rows):
+                outputs = functional_call(caller, called_weights, (batch[0],))
+                losses = evaluate_on_batch(objective.loss, "outputs", inner_model, batch, outputs)
+                shares.append(losses.mean() * (count_samples(batch) / len(rows)))
 
             optimizer.zero_grad()
-            losses.mean().backward()
+            torch.stack(shares).sum().backward()
             optimizer.step()
 
     return {name: tensor.detach() for name, tensor in control.items()}
+
+
+class _Caller(nn.Module):
+    """Calls a model the way its inputs ask for, which `functional_call` leaves to its caller."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Any) -> Any:
+        return call_model(self.model, inputs)
+
+
+def _pick_rows(pieces: Batches, rows: Tensor) -> Iterator[tuple[Any, Any]]:
+    """Samples by their numbers, counted through all pieces, in batches of one shape."""
+    offset = 0
+    for piece in pieces:
+        n_samples = count_samples(piece)
+        is_here = (rows >= offset) & (rows < offset + n_samples)
+        if is_here.any():
+            yield index_rows(piece, rows[is_here] - offset)
+        offset += n_samples

@@ -113,7 +113,7 @@ def curvature_map(
 
     # Evaluated at each point, while the model is there.
     def make_probe(measurement: Measurement, tensors: Params) -> PointProbe:
-        check_matrix_fits(matrix, measurement.objective)
+        check_matrix_fits(matrix, measurement.objective.kind)
         curvature_matrix = matrix_of(measurement, tensors, matrix, memory)
         effort = Effort(tolerance, max_products, measurement.seed)
         return PointProbe(("largest", "smallest"), partial(_extreme_pair, curvature_matrix, effort))

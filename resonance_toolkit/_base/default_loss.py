@@ -71,10 +71,7 @@ class DefaultLoss:
         scores, classes = align_classes(logits, targets)
         n_classes = scores.shape[1]
         if self.largest is not None and self.largest >= n_classes:
-            raise ValueError(
-                f"`data`: expected classes 0 to {n_classes - 1} (or {IGNORED_TARGET}, which does "
-                f"not count), got {self.largest}"
-            )
+            raise ValueError(class_out_of_range(self.largest, n_classes))
         values = F.cross_entropy(scores, classes, reduction="none", ignore_index=IGNORED_TARGET)
         return mean_over_positions(values, classes != IGNORED_TARGET)
 
@@ -108,7 +105,7 @@ def default_loss(targets: Iterable[Any]) -> DefaultLoss:
                 f"`data`: expected targets in one tensor, got {type(piece).__name__}; give a `loss`"
             )
 
-    if all(_is_whole(piece) for piece in pieces):
+    if all(is_whole(piece) for piece in pieces):
         return _loss_of_whole_numbers(pieces)
 
     numbers = [_as_rows(piece) for piece in pieces]
@@ -124,8 +121,15 @@ def default_loss(targets: Iterable[Any]) -> DefaultLoss:
     )
 
 
-def leave_out_uncounted(batches: Batches) -> Batches:
+def leave_out_uncounted(
+    batches: Batches, ignored: int = IGNORED_TARGET, *, may_be_all: bool = False
+) -> Batches:
     """Drop the samples that have no target which counts, as torch's own means do.
+
+    Args:
+        batches: Pairs of inputs and targets.
+        ignored: The target that does not count.
+        may_be_all: If True, it is no error if none is left, as in one batch of many.
 
     Raises:
         ValueError: If none is left.
@@ -137,22 +141,22 @@ def leave_out_uncounted(batches: Batches) -> Batches:
     """
     kept: Batches = []
     for inputs, targets in batches:
-        counts = _count_samples_of(targets)
+        counts = _samples_that_count(targets, ignored)
         if counts is None or bool(counts.all()):
             kept.append((inputs, targets))
         elif bool(counts.any()):
             rows = counts.nonzero()[:, 0]
             kept.append((index_rows(inputs, rows), index_rows(targets, rows)))
 
-    if not kept:
-        raise ValueError(f"`data`: expected a target that counts, all are {IGNORED_TARGET}")
+    if not kept and not may_be_all:
+        raise ValueError(f"`data`: expected a target that counts, all are {ignored}")
     return kept
 
 
-def _count_samples_of(targets: Any) -> Tensor | None:
-    if not isinstance(targets, Tensor) or not _is_whole(targets):
+def _samples_that_count(targets: Any, ignored: int) -> Tensor | None:
+    if not isinstance(targets, Tensor) or not is_whole(targets):
         return None
-    return (targets != IGNORED_TARGET).reshape(len(targets), -1).any(1)
+    return (targets != ignored).reshape(len(targets), -1).any(1)
 
 
 def align_classes(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,18 +199,9 @@ def mean_over_positions(values: Tensor, counts: Tensor) -> Tensor:
 
 
 def _loss_of_whole_numbers(pieces: list[Tensor]) -> DefaultLoss:
-    smallest, largest = 0, 0
-    for piece in pieces:
-        counted = piece[piece != IGNORED_TARGET]
-        if counted.numel():
-            low, high = (int(extreme) for extreme in torch.aminmax(counted.long()))
-            smallest, largest = min(smallest, low), max(largest, high)
-
+    smallest, largest = extreme_classes(pieces)
     if smallest < 0:
-        raise ValueError(
-            f"`data`: expected classes of at least 0 (or {IGNORED_TARGET}, which does not count), "
-            f"got {smallest}"
-        )
+        raise ValueError(class_out_of_range(smallest))
 
     if_by_class: Meaning | None = None
     if all(piece.dim() == 2 and piece.shape[1] > 1 for piece in pieces) and largest <= 1:
@@ -215,7 +210,27 @@ def _loss_of_whole_numbers(pieces: list[Tensor]) -> DefaultLoss:
     return DefaultLoss("classes", largest, if_by_class)
 
 
-def _is_whole(targets: Tensor) -> bool:
+def extreme_classes(pieces: list[Tensor], ignored: int = IGNORED_TARGET) -> tuple[int, int]:
+    """Find the smallest class (0 or below) and the largest (0 or above) among those that count."""
+    smallest, largest = 0, 0
+    for piece in pieces:
+        counted = piece[piece != ignored]
+        if counted.numel():
+            low, high = (int(extreme) for extreme in torch.aminmax(counted.long()))
+            smallest, largest = min(smallest, low), max(largest, high)
+    return smallest, largest
+
+
+def class_out_of_range(
+    target: int, n_classes: int | None = None, ignored: int = IGNORED_TARGET
+) -> str:
+    """Say that a target is no class."""
+    expected = "of at least 0" if n_classes is None else f"0 to {n_classes - 1}"
+    return f"`data`: expected classes {expected} (or {ignored}, which does not count), got {target}"
+
+
+def is_whole(targets: Tensor) -> bool:
+    """Tell whether targets are whole numbers, or true and false."""
     return not targets.is_floating_point() and not targets.is_complex()
 
 

@@ -92,19 +92,38 @@ def test_metrics_of_loss_landscapes_are_accepted():
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_targets_that_the_loss_leaves_out_are_refused():
-    # Their mean is over the others: 0 for each of them would be another loss than the model's own.
+@pytest.mark.parametrize("ignored", [-100, 2])
+def test_targets_that_the_loss_leaves_out_do_not_count(ignored):
+    model, (x, y) = make_mlp(), make_data()
+    y[3] = ignored
+    counted = y != ignored
+    own = F.cross_entropy(model(x[counted]), y[counted]).item()
+    right = (model(x[counted]).argmax(1) == y[counted]).double().mean().item()
+    expected = landscape.curvature(
+        model, (x[counted], y[counted]), samples=None, k=1, trace_probes=0, density_runs=0
+    )
+
+    ways = [nn.CrossEntropyLoss(ignore_index=ignored)]
+    if ignored == -100:
+        ways += [None, F.cross_entropy, nn.CrossEntropyLoss()]
+    for loss in ways:
+        surface = landscape.grid(model, (x, y), loss=loss, samples=None, size=3, batch_size=4)
+        centre = surface.sel(alpha=0, beta=0)
+        np.testing.assert_allclose(centre["loss"], own, rtol=1e-12)
+        np.testing.assert_allclose(centre["accuracy"], right, rtol=1e-12)
+        assert surface.attrs["n_samples"] == counted.sum()
+
+        for data in ((x, y), DataLoader(TensorDataset(x, y), batch_size=1)):
+            curved = landscape.curvature(
+                model, data, loss=loss, samples=None, k=1, trace_probes=0, density_runs=0
+            )
+            np.testing.assert_allclose(curved["largest"], expected["largest"], rtol=1e-8)
+            assert curved.attrs["n_samples"] == counted.sum()
+
+
+def test_a_loss_of_the_users_own_counts_what_it_likes():
     model, (x, y) = make_mlp(), make_data()
     y[3] = -100
-    ways = [None, F.cross_entropy, nn.CrossEntropyLoss(), nn.CrossEntropyLoss(ignore_index=2)]
-    for loss in ways:
-        for verb in (landscape.grid, landscape.line, landscape.curvature):
-            with pytest.raises(ValueError, match=r"`data`: .* ignores the targets"):
-                verb(model, (x, y), loss=loss, samples=None)
-    with pytest.raises(ValueError, match=r"`data`: .* ignores the targets -100"):
-        landscape.curvature(model, DataLoader(TensorDataset(x, y)), samples=None)
-    with pytest.raises(ValueError, match=r"`data`: .* ignores the targets -100"):
-        landscape.bend(model, model, (x, y))
     own = F.cross_entropy(model.eval()(x), y).item()
 
     def each(outputs, targets):

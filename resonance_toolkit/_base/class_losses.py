@@ -1,0 +1,106 @@
+"""Torch's losses over classes, fitted to outputs and targets of any form, one value per sample.
+
+`F.cross_entropy`, `F.nll_loss` and their modules want a tensor with the class axis second and
+targets of type long. A language model gives an object whose logits have the class axis last; masks
+come as bytes, labels as int32 or in a column. And their mean is over all positions of a batch that
+are not ignored: another number for each way of cutting the samples into batches.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from resonance_toolkit._base.default_loss import (
+    align_classes,
+    class_out_of_range,
+    extreme_classes,
+    is_whole,
+    mean_over_positions,
+)
+from resonance_toolkit._base.losses import (
+    Loss,
+    has_class_weights,
+    ignore_index_of,
+    logits_of,
+    without_mean,
+)
+
+
+@dataclass(frozen=True)
+class ClassLoss:
+    """A loss over classes `(outputs, targets) -> (sample,)`; a mean, if classes have weights.
+
+    `loss`: called with logits `(sample, class, ...)` and classes `(sample, ...)`. `ignored`: the
+    target that does not count. `has_ignored`: whether there is one. `largest`: the largest class.
+    """
+
+    loss: Loss
+    ignored: int
+    has_ignored: bool
+    largest: int
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the loss of each sample: a mean over its positions that count."""
+        logits = logits_of(outputs)
+        if not isinstance(targets, Tensor) or not is_whole(targets):
+            return self.loss(logits, targets)
+
+        # Torch has the class axis second; wherever that fits, it is meant.
+        classes = targets.to(logits.device).long()
+        if logits.dim() < 2 or logits.shape[:1] + logits.shape[2:] != classes.shape:
+            logits, classes = align_classes(logits, classes)
+        if self.largest >= logits.shape[1]:
+            raise ValueError(class_out_of_range(self.largest, logits.shape[1], self.ignored))
+
+        values = self.loss(logits, classes)
+        if self.has_ignored and values.dim() > 1:
+            return mean_over_positions(values, classes != self.ignored)
+        return values
+
+
+def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
+    """Return one of torch's losses over classes without its mean, fitted to targets.
+
+    Another loss is returned as `without_mean` returns it. A loss with class weights keeps its mean,
+    which is no mean of samples.
+
+    Args:
+        loss: A function or module of `(outputs, targets)`.
+        targets: Those of every batch.
+
+    Raises:
+        ValueError: If a target is no class, or the loss is a sum over samples.
+
+    Examples:
+        >>> import torch
+        >>> loss = fit_class_loss(F.cross_entropy, [torch.tensor([[0, -100]])])
+        >>> loss({"logits": torch.zeros(1, 2, 4)}, torch.tensor([[0, -100]])).exp()
+        tensor([4.])
+    """
+    by_sample = without_mean(loss)
+    if has_class_weights(loss):
+        by_sample = loss
+    ignored = ignore_index_of(loss)
+    if ignored is None or not _is_over_classes(loss):
+        return by_sample
+
+    pieces = [piece for piece in targets if isinstance(piece, Tensor) and is_whole(piece)]
+    smallest, largest = extreme_classes(pieces, ignored)
+    if smallest < 0:
+        raise ValueError(class_out_of_range(smallest, None, ignored))
+
+    # A partial function keeps its mean, unless that would count what is ignored.
+    has_ignored = any(bool((piece == ignored).any()) for piece in pieces)
+    if has_ignored and isinstance(loss, partial) and "reduction" not in loss.keywords:
+        by_sample = partial(loss, reduction="none")
+    return ClassLoss(by_sample, ignored, has_ignored, largest)
+
+
+def _is_over_classes(loss: Any) -> bool:
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+        return True
+    return getattr(loss, "func", loss) in (F.cross_entropy, F.nll_loss)
