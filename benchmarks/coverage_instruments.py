@@ -39,10 +39,9 @@ Outcome = Literal["works", "refused", "not applicable", "failed"]
 # A model whose nature an instrument does not meet: without attention there is no map, and a head
 # reads only layers that look like the last.
 _NOT_APPLICABLE = {
-    "attention.capture": re.compile(r"no attention|has no softmax|attention was seen"),
+    "attention.capture": re.compile(r"^`model`: .*no attention"),
     "probes.exits": re.compile(
-        r"cannot be read by the model's head|does not fit the model's head|"
-        r"expected logits \(sample, class\) or|the model's own head"
+        r"A layer of another width needs head='own'|^`model`: expected logits"
     ),
 }
 
@@ -93,7 +92,8 @@ def _run(name: str, instrument: Callable[[Case], None], case: Case) -> Cell:
 
 
 def _judge(name: str, error: Exception) -> Cell:
-    sentence = " ".join(str(error).split())
+    # Where the user's own code failed follows on further lines, with the paths of this machine.
+    sentence = " ".join(str(error).partition("\n")[0].split())
     if not _is_refusal(error):
         return Cell("failed", f"{type(error).__name__}: {sentence}")
 
@@ -132,7 +132,7 @@ def _measure_probe(case: Case) -> None:
 def _measure_exits(case: Case) -> None:
     with _untouched(case.model):
         result = probes.exits(case.model, case.data, list(find_blocks(case.model)))
-    _check_finite("the losses of exits", result["loss"].values)
+    _check_finite("the loss of leaving early", result["cross_entropy"].values)
 
 
 def _measure_grid(case: Case) -> None:

@@ -39,6 +39,7 @@ from resonance_toolkit._base.forms import Batches, index_rows
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     predicts_next_token,
+    reads_class_token,
     shift_labels,
 )
 from resonance_toolkit._base.losses import (
@@ -53,6 +54,7 @@ from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
+from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, device_of, take
 from resonance_toolkit._base.text_table import text_table
@@ -86,6 +88,7 @@ __all__ = [
     "mean_over_positions",
     "positions_that_count",
     "predicts_next_token",
+    "reads_class_token",
     "shift_labels",
     "Loss",
     "cross_entropy_per_sample",
@@ -96,6 +99,7 @@ __all__ = [
     "AtMost",
     "Batches",
     "device_of",
+    "is_whole_batch",
     "take",
     # Guards
     "evaluating",

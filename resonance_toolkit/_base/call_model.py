@@ -1,9 +1,11 @@
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from resonance_toolkit._base.facts import dtype_name, first_tensor
+from resonance_toolkit._base.find_layers import unwrap
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
@@ -18,6 +20,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 
     Raises:
         ValueError: If the call fails because inputs and weights have different dtypes.
+        TypeError: If it fails because arguments are missing, or are too many.
 
     Examples:
         >>> import torch
@@ -37,6 +40,28 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if sentence is None:
             raise
         raise ValueError(f"{sentence} ({error})") from error
+    except TypeError as error:
+        sentence = _arguments_sentence(model, inputs)
+        if sentence is None:
+            raise
+        raise TypeError(sentence) from error
+
+
+def _arguments_sentence(model: nn.Module, inputs: Any) -> str | None:
+    """Say which arguments are missing or too many; None if that is not what went wrong."""
+    arguments = () if isinstance(inputs, Mapping) else inputs
+    arguments = arguments if isinstance(arguments, tuple) else (arguments,)
+    keywords = inputs if isinstance(inputs, Mapping) else {}
+
+    inner_model = unwrap(model)
+    try:
+        inspect.signature(inner_model.forward).bind(*arguments, **keywords)
+    except TypeError as error:
+        return (
+            f"`data`: the inputs do not fit {type(inner_model).__name__}.forward: {error}; several "
+            "inputs are a tuple of their own, ((x1, x2), y), or a mapping by name"
+        )
+    return None
 
 
 def _dtype_sentence(model: nn.Module, inputs: Any) -> str | None:

@@ -14,6 +14,32 @@ IGNORED_TARGET = -100
 # Classes whose own loss compares position t with label t + 1.
 _CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
+# Encoders of transformers, by `model_type`, whose tokenizers put a class token first: [CLS], or <s>
+# with that meaning. It is an ordinary token of the vocabulary, so that no parameter tells.
+_WITH_CLASS_TOKEN = frozenset(
+    {
+        *("albert", "bert", "big_bird", "bros", "camembert", "canine", "convbert", "data2vec-text"),
+        *("deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm", "flaubert", "funnel"),
+        *("ibert", "layoutlm", "layoutlmv2", "layoutlmv3", "lilt", "longformer", "luke"),
+        *("markuplm", "megatron-bert", "mobilebert", "modernbert", "mpnet", "mra", "nomic_bert"),
+        *("nystromformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"),
+        *("splinter", "squeezebert", "tapas", "visual_bert", "xlm-roberta", "xlm-roberta-xl"),
+        *("xmod", "yoso"),
+    }
+)
+
+
+def reads_class_token(model: nn.Module) -> bool:
+    """Tell whether a model is a text encoder whose first token is a class token, as Bert's [CLS].
+
+    Also if it is inside another module, as in a classifier of one's own. Not if it is a decoder.
+    """
+    configs = (getattr(module, "config", None) for module in unwrap(model).modules())
+    config = next((config for config in configs if hasattr(config, "model_type")), None)
+    if config is None or getattr(config, "is_decoder", False):
+        return False
+    return config.model_type in _WITH_CLASS_TOKEN
+
 
 def predicts_next_token(model: nn.Module) -> bool:
     """Tell whether a model's own loss compares each position with the label after it.

@@ -76,6 +76,11 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
     Raises:
         TypeError: If `data` is nothing that can be read, or not twice.
     """
+    if not request.needs_targets and _may_be_two_batches(data):
+        raise TypeError(
+            "`data`: a list of two arrays of one form could be two batches or a pair; give the "
+            "tuple (inputs, targets), or the batches as [(x1, None), (x2, None)]"
+        )
     if is_whole_batch(data, needs_targets=request.needs_targets):
         pair = request.understand(data)
         rows = torch.tensor(request.choose_rows(count_samples(pair)), dtype=torch.long)
@@ -111,19 +116,37 @@ def is_whole_batch(data: Any, *, needs_targets: bool = True) -> bool:
     """Tell whether data is one batch with all its samples, not a source of batches.
 
     Of two things in a tuple or list, the second decides: an array is the targets of the first; a
-    tuple or mapping is a second batch.
+    tuple or mapping is a second batch. Where targets are not needed, None may stand for them, and
+    an array, or a tuple of one or of more than two arrays, is inputs alone.
     """
     if isinstance(data, Mapping):
         return True
-    if not needs_targets and is_array(data):
+    if not needs_targets and _are_inputs_alone(data):
         return True
     if not is_pair(data):
         return False
 
     inputs, targets = data
+    if not needs_targets and targets is None:
+        return True
     if isinstance(inputs, Mapping) and isinstance(targets, Mapping):
         return not any(name in inputs for name in LABEL_NAMES)
     return is_array(targets) and not isinstance(inputs, str | bytes)
+
+
+def _may_be_two_batches(data: Any) -> bool:
+    if not isinstance(data, list) or len(data) != 2 or not all(map(is_array, data)):
+        return False
+    first, second = data
+    are_alike = first.shape[1:] == second.shape[1:] and first.dtype == second.dtype
+    return bool(are_alike and first.ndim > 1)
+
+
+def _are_inputs_alone(data: Any) -> bool:
+    if is_array(data):
+        return True
+    is_call = isinstance(data, tuple) and len(data) != 2
+    return is_call and all(map(is_array, data)) and len(data) > 0
 
 
 def collate_items(items: list[Any]) -> Any:

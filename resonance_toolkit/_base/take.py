@@ -62,7 +62,9 @@ def take(
             model's own loss reads them: a causal language model's one position ahead.
         batch_size: Samples in a batch; the last may have fewer. None puts all into one, as far as
             samples are of one shape.
-        needs_targets: If False, inputs may come alone; targets are then None.
+        needs_targets: If False, inputs may come alone, and so may a tuple of one or of more than
+            two arrays (positional arguments); targets are then None. Two arrays are a pair still:
+            `((x1, x2), None)` is two arguments.
 
     Returns:
         Pairs `(inputs, targets)`, with mappings as dicts. Batches of unequal shape, such as texts

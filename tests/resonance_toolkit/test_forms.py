@@ -1,6 +1,7 @@
 """Batches of every form that users have, understood by `take` and passed on by `call_model`."""
 
 from collections import UserDict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from resonance_toolkit import call_model, positions_that_count, take
+from resonance_toolkit import call_model, positions_that_count, reads_class_token, take
 
 X = torch.arange(12.0).view(6, 2)
 Y = torch.arange(6)
@@ -185,3 +186,59 @@ def test_an_encoder_and_a_decoder_have_masks_of_their_own():
         assert torch.equal(positions_that_count(inputs), first)
         assert torch.equal(positions_that_count(inputs, of_decoder=True), second)
     assert positions_that_count({"attention_mask": first.long()}, of_decoder=True) is None
+
+
+def test_where_targets_are_not_needed_a_tuple_that_is_no_pair_is_arguments():
+    for data in ((X,), (X, X, X)):
+        ((inputs, targets),) = take(data, None, needs_targets=False)
+        assert isinstance(inputs, tuple)
+        assert all(torch.equal(tensor, X) for tensor in inputs)
+        assert (len(inputs), targets) == (len(data), None)
+
+    ((inputs, targets),) = take(((X, X), None), None, needs_targets=False)
+    assert (len(inputs), targets) == (2, None)
+    ((inputs, targets),) = take([(X[:2], None), (X[2:], None)], None, needs_targets=False)
+    assert torch.equal(inputs, X)
+    assert targets is None
+
+
+def test_a_list_of_two_batches_without_targets_is_told_from_a_pair():
+    with pytest.raises(TypeError, match=r"could be two batches or a pair; .* \[\(x1, None\)"):
+        take([X, X], None, needs_targets=False)
+
+
+def test_arguments_that_do_not_fit_a_forward_get_a_sentence():
+    x = torch.ones(3, 2)
+    with pytest.raises(TypeError, match=r"fit Bilinear\.forward: missing .* 'input2'; several"):
+        call_model(nn.Bilinear(2, 2, 2), x)
+    with pytest.raises(TypeError, match=r"fit Linear\.forward: got an unexpected .* 'other'"):
+        call_model(nn.Linear(2, 2), {"input": x, "other": x})
+
+
+class Failing(nn.Module):
+    def forward(self, x):
+        return x + "text"
+
+
+def test_a_type_error_inside_a_forward_is_the_model_s_own():
+    with pytest.raises(TypeError, match=r"unsupported operand|must be"):
+        call_model(Failing(), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "is_decoder", "expected"),
+    [
+        ("bert", False, True),
+        ("bert", True, False),
+        ("gpt2", False, False),
+        ("hubert", False, False),
+    ],
+)
+def test_text_encoders_read_a_class_token_also_inside_another_module(
+    model_type, is_decoder, expected
+):
+    encoder = nn.Linear(2, 2)
+    encoder.config = SimpleNamespace(model_type=model_type, is_decoder=is_decoder)
+    assert reads_class_token(encoder) is expected
+    assert reads_class_token(nn.Sequential(nn.Linear(2, 2), encoder)) is expected
+    assert not reads_class_token(nn.Linear(2, 2))
