@@ -242,3 +242,19 @@ def test_text_encoders_read_a_class_token_also_inside_another_module(
     assert reads_class_token(encoder) is expected
     assert reads_class_token(nn.Sequential(nn.Linear(2, 2), encoder)) is expected
     assert not reads_class_token(nn.Linear(2, 2))
+
+
+class Remembering(nn.Module):
+    def __init__(self, *, by_default):
+        super().__init__()
+        self.config = SimpleNamespace(use_cache=by_default)
+
+    def forward(self, x, use_cache=None):
+        return x, self.config.use_cache if use_cache is None else use_cache
+
+
+def test_a_language_model_keeps_nothing_for_a_next_token_unless_asked():
+    assert call_model(Remembering(by_default=True), {"x": 1}) == (1, False)
+    assert call_model(Remembering(by_default=False), {"x": 1}) == (1, False)
+    assert call_model(Remembering(by_default=True), {"x": 1, "use_cache": True}) == (1, True)
+    assert call_model(Remembering(by_default=True), 1) == (1, True)
