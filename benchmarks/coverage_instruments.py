@@ -78,17 +78,17 @@ def examine(case: Case) -> dict[str, Cell]:
     return {name: _run(name, instrument, case) for name, instrument in INSTRUMENTS.items()}
 
 
-def _run(name: str, instrument: Callable[[Case], None], case: Case) -> Cell:
+def _run(name: str, instrument: Callable[[Case], str | None], case: Case) -> Cell:
     own_case = Case(copy.deepcopy(case.model), case.data, case.loss)
     torch.manual_seed(0)
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            instrument(own_case)
+            note = instrument(own_case)
     except Exception as error:
         return _judge(name, error)
-    return Cell("works")
+    return Cell("works", note or "")
 
 
 def _judge(name: str, error: Exception) -> Cell:
@@ -113,11 +113,11 @@ def _is_refusal(error: Exception) -> bool:
     return is_ours and is_usual and re.search(r"`\w+`", str(error)) is not None
 
 
-def _measure_probe(case: Case) -> None:
+def _measure_probe(case: Case) -> str:
     model = case.model.train()
     ((inputs, targets),) = take(case.data, None, model=model, batch_size=None)
 
-    probe = probes.attach(model, n=2)
+    probe, note = _attach(model, inputs)
     outputs = call_model(model, inputs)
     auxiliary = probe.loss(targets)
     (_mean_loss(case, outputs, targets) + auxiliary).backward()
@@ -127,12 +127,26 @@ def _measure_probe(case: Case) -> None:
     reached = [layer for layer in probe.layers if _has_gradient(model.get_submodule(layer))]
     if not reached:
         raise WrongValueError("no gradient of the probe's loss reached a layer")
+    return note
+
+
+def _attach(model: nn.Module, inputs: Any) -> tuple[probes.Probe, str]:
+    """Attach branches without any argument, or else with the one that is asked for."""
+    try:
+        return probes.attach(model, n=2), ""
+    except ValueError as error:
+        if "`sample`" not in str(error):
+            raise
+        return probes.attach(model, n=2, sample=inputs), "given an input batch as `sample`"
 
 
 def _measure_exits(case: Case) -> None:
     with _untouched(case.model):
         result = probes.exits(case.model, case.data, list(find_blocks(case.model)))
-    _check_finite("the loss of leaving early", result["cross_entropy"].values)
+
+    # Of one measure, since others are undefined for some numbers of exits.
+    losses = result["cross_entropy"].sel(measure="max softmax")
+    _check_finite("the loss of leaving early", losses.values)
 
 
 def _measure_grid(case: Case) -> None:
@@ -181,7 +195,7 @@ def _measure_nudge(case: Case) -> None:
     _check_finite("the change by a nudge", np.nanmean(result["loss_change"].values))
 
 
-INSTRUMENTS: dict[str, Callable[[Case], None]] = {
+INSTRUMENTS: dict[str, Callable[[Case], str | None]] = {
     "probes.attach": _measure_probe,
     "probes.exits": _measure_exits,
     "landscape.grid": _measure_grid,

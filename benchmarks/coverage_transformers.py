@@ -418,7 +418,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         | {
             "num_experts": 2,
             "num_experts_per_tok": 1,
-            "attn_layer_period": 2,
+            "num_hidden_layers": 3,
+            "attn_layer_period": 3,
             "attn_layer_offset": 1,
             "expert_layer_period": 2,
             "expert_layer_offset": 1,
