@@ -46,8 +46,8 @@ def attach(
     Args:
         model: Any `nn.Module`; compiled, data-parallel and averaged wrappers are looked through.
         layers: Names or shell patterns, such as `"blocks.*"`; see `resonance.find_layers`. None
-            takes the model's repeated blocks or stages; see `resonance.find_blocks`, whose reason
-            is part of what the probe prints.
+            takes the model's repeated blocks or stages, as far as they can be probed; see
+            `resonance.find_blocks`, whose reason is part of what the probe prints.
         n: Branches per layer.
         alpha: Strength of the auxiliary loss: a number, a mapping from layers (or patterns) to
             numbers or schedules, a schedule `f(step) -> float`, or an adaptive rule; see
@@ -109,11 +109,12 @@ def attach(
         _check_compressible(loss, n_branches, n_active)
 
     modules = find_blocks(model) if layers is None else find_layers(model, layers)
-    reason = modules.reason if isinstance(modules, Blocks) else None
     strength = resolve_alpha(alpha, list(modules))
 
     root = unwrap(model)
     points, n_classes = find_attachment_points(root, modules, pool, sample, n_classes)
+    if isinstance(strength, dict):
+        strength = {name: strength[name] for name in points}
     settings = Settings(
         n=n_branches,
         active=n_active,
@@ -130,8 +131,15 @@ def attach(
         strength=strength,
         connected=connected,
         calls=calls,
-        reason=reason,
+        reason=_explain(modules, list(points)) if isinstance(modules, Blocks) else None,
     )
+
+
+def _explain(blocks: Blocks, layers: list[str]) -> str:
+    missing = [name for name in blocks if name not in layers]
+    if not missing:
+        return blocks.reason
+    return f"{blocks.reason}; not {', '.join(missing)}, which cannot be probed"
 
 
 def _count_active(active: int | Literal["all"], n_branches: int) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probes._model.dry_run import ForwardRecord, dry_run
 from probes._model.pooling import Pool, Pooling, resolve_pool
-from resonance_toolkit import logits_of
+from resonance_toolkit import Blocks, logits_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def find_attachment_points(
 
     Args:
         root: The model, without wrappers.
-        layers: Modules by name.
+        layers: Modules by name; of `Blocks`, those that cannot be probed are left out.
         pool: How their outputs become features.
         sample: An input batch; None tries those that models of this kind usually take.
         classes: The number of classes; None takes the width of the model's output: the last axis
@@ -41,14 +41,19 @@ def find_attachment_points(
     record = dry_run(root, layers, sample)
 
     points = {}
+    first_refusal: ValueError | None = None
     has_positions = _has_positions(record.output)
     for name, module in layers.items():
-        if name not in record.layer_outputs:
-            raise ValueError(
-                f"`layers` at {name!r}: the layer never runs in eval mode, where widths are found; "
-                "choose one that does, not one for training only or one that is never called"
-            )
-        points[name] = _make_point(name, module, record, pool, root, may_wait=has_positions)
+        try:
+            points[name] = _make_point(name, module, record, pool, root, may_wait=has_positions)
+        except ValueError as refusal:
+            # Of layers that nobody named, those that cannot be probed are left out.
+            if not isinstance(layers, Blocks):
+                raise
+            first_refusal = first_refusal or refusal
+
+    if not points and first_refusal is not None:
+        raise first_refusal
 
     n_classes = classes if classes is not None else _count_classes(root, record.output)
     return points, n_classes
@@ -63,6 +68,12 @@ def _make_point(
     *,
     may_wait: bool,
 ) -> Point:
+    if name not in record.layer_outputs:
+        raise ValueError(
+            f"`layers` at {name!r}: the layer never runs in eval mode, where widths are found; "
+            "choose one that does, not one for training only or one that is never called"
+        )
+
     x = _check_layer_output(name, record, is_custom=callable(pool))
     resolved_pool = resolve_pool(pool, x, name, module, root, record.n_patches, may_wait=may_wait)
 

@@ -119,14 +119,20 @@ def _main_input(root: nn.Module) -> str | None:
 
 def _token_ids(root: nn.Module) -> Iterator[Tensor]:
     """Yield zeros, which every vocabulary has, of the likeliest lengths."""
-    owners = (getattr(root, "config", None), root)
+    config: Any = getattr(root, "config", None)
+    last_id: Any = getattr(config, "eos_token_id", None)
+    is_known = isinstance(last_id, int) and 0 < last_id < (getattr(config, "vocab_size", 0) or 0)
+    owners = (config, root)
     limits = [getattr(owner, name, None) for owner in owners for name in _LENGTH_NAMES]
     known_limits = [limit for limit in limits if isinstance(limit, int) and limit > 0]
 
     # A model whose positions are added without being cut needs just as many as it knows.
     lengths = [min([_N_TOKENS, *known_limits]), *known_limits]
     for length in dict.fromkeys(lengths):
-        yield torch.zeros(_N_SAMPLES, length, dtype=torch.long, device=device_of(root))
+        ids = torch.zeros(_N_SAMPLES, length, dtype=torch.long, device=device_of(root))
+        if is_known:
+            ids[:, -1] = last_id  # some classifiers, such as Bart's, look for the end of a text
+        yield ids
 
 
 def _sounds(root: nn.Module, name: str) -> Iterator[Tensor]:

@@ -151,6 +151,36 @@ def test_layers_inputs_and_classes_are_found(case):
     assert snapshot(model) == before
 
 
+class WithIdle(nn.Module):
+    """Three parts, one of which runs in training only, one not sample by sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6))
+        self.extra = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+        self.table = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+
+    def forward(self, x):
+        hidden = self.body(x)
+        if self.training:
+            self.extra(hidden)
+        return hidden[:, :3] + self.table(torch.ones(1, 6))
+
+
+def test_found_blocks_that_cannot_be_probed_are_left_out_and_named():
+    model = WithIdle()
+    assert list(find_blocks(model)) == ["body", "extra", "table"]
+    probe = probes.attach(model, n=2, alpha={"*": 0.5})
+    assert probe.layers == ["body"]
+    assert "; not extra, table, which cannot be probed\n" in repr(probe)
+    model(torch.randn(2, 4))
+    assert torch.isfinite(probe.loss(torch.tensor([0, 1])))
+
+    # Named by the user, each is refused.
+    with pytest.raises(ValueError, match="'extra': the layer never runs in eval mode"):
+        probes.attach(model, ["body", "extra"])
+
+
 def test_named_layers_have_no_reason():
     probe = probes.attach(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), "0", n=2)
     assert "layers found" not in repr(probe)
