@@ -99,14 +99,19 @@ class BridgeNetworks(ABC):
 
     def _stack_blocks(
         self, state: State, blocks: Sequence[str], signal: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the network takes, block after block: rows, time and signal of samples."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return what the network takes, block after block: rows, time, signal, and what counts."""
         rows = [as_rows(state.hidden[block].detach().to(signal), "`blocks`") for block in blocks]
 
         # Time goes from 0 at the first block that the bridge is fitted for to 1 at the last.
         times = [self.blocks.index(block) / (len(self.blocks) - 1) for block in blocks]
         time = signal.new_tensor(times).repeat_interleave(len(signal))
-        return torch.cat(rows), time, signal.repeat(len(blocks), 1)
+
+        # All blocks have one shape, and so the same padding.
+        counts = state.positions(blocks[0])
+        if counts is not None:
+            counts = counts.repeat(len(blocks), 1)
+        return torch.cat(rows), time, signal.repeat(len(blocks), 1), counts
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and weights, for `torch.save`; the optimizer is left out."""

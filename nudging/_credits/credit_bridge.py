@@ -6,7 +6,8 @@ from torch import Tensor
 
 from nudging._credits.bridge import Bridge
 from nudging._credits.network import BridgeNetwork
-from nudging._credits.positions import as_rows, from_rows, root_mean_square
+from nudging._credits.positions import as_rows, from_rows, mean_of_rows, root_mean_square
+from nudging._replay.padding import zero_padding
 from nudging._replay.state import State
 from resonance_toolkit import check_positive, check_whole
 
@@ -86,11 +87,12 @@ class CreditBridge(Bridge):
     def __call__(self, state: State) -> dict[str, Tensor]:
         """The credit of every block, the slope of the learned value."""
         signal = self._read_signal(state)
-        rows, time, signals = self._stack_blocks(state, list(state.hidden), signal)
+        rows, time, signals, counts = self._stack_blocks(state, list(state.hidden), signal)
 
         with torch.enable_grad():
             rows.requires_grad_()
-            (gradient,) = torch.autograd.grad(value(self.net, rows, time, signals).sum(), rows)
+            total = value(self.net, rows, time, signals, counts).sum()
+            (gradient,) = torch.autograd.grad(total, rows)
 
         gradients = gradient.split(len(signal))
         return {
@@ -120,27 +122,29 @@ class CreditBridge(Bridge):
         losses = state.losses(state.rest(last_block, terminal_state))
         (true_gradient,) = torch.autograd.grad(losses.sum(), terminal_state)
 
-        rows, time, _ = self._stack_blocks(state, [last_block], signal)
-        terminal_value = value(self.net, rows.requires_grad_(), time, signal)
+        rows, time, _, counts = self._stack_blocks(state, [last_block], signal)
+        terminal_value = value(self.net, rows.requires_grad_(), time, signal, counts)
         (value_gradient,) = torch.autograd.grad(terminal_value.sum(), rows, create_graph=True)
 
         value_term = (terminal_value - losses.detach()).square().mean()
-        true_direction = divide_by_rms(as_rows(true_gradient.to(signal), last_block))
-        gradient_term = (divide_by_rms(value_gradient) - true_direction).square().mean()
+        true_rows = zero_padding(as_rows(true_gradient.to(signal), last_block), counts)
+        true_direction = divide_by_rms(true_rows, counts)
+        error = divide_by_rms(zero_padding(value_gradient, counts), counts) - true_direction
+        gradient_term = error.square().mean() if counts is None else _mean_square(error, counts)
         terminal_weight: float = self.settings["terminal"]
         return bridge_term + value_term + terminal_weight * gradient_term
 
     @torch.no_grad()
     def _soft_minimum_of_next(self, state: State, signal: Tensor) -> Tensor:
-        rows, time, signals = self._stack_blocks(state, self.blocks[1:], signal)
+        rows, time, signals, counts = self._stack_blocks(state, self.blocks[1:], signal)
 
         # Drawn on the CPU, so that every device gets the same numbers.
         shape = (self.settings["draws"], *rows.shape)
         noise = self.settings["noise"] * torch.randn(shape, generator=self.generator).to(rows)
         if self.settings["relative_noise"]:
-            noise *= root_mean_square(rows)
+            noise *= root_mean_square(rows, counts)
 
-        values = value(self.slow, rows + noise, time, signals)
+        values = value(self.slow, rows + noise, time, signals, counts)
         return soft_minimum(values, self.settings["temperature"])
 
     def _build_networks(self) -> None:
@@ -148,10 +152,18 @@ class CreditBridge(Bridge):
         self.slow = copy.deepcopy(self.net).requires_grad_(False)
 
 
-def value(network: BridgeNetwork, rows: Tensor, time: Tensor, signal: Tensor) -> Tensor:
+def value(
+    network: BridgeNetwork,
+    rows: Tensor,
+    time: Tensor,
+    signal: Tensor,
+    counts: Tensor | None = None,
+) -> Tensor:
     """Return the value of every sample, `(..., sample)`: the mean over its positions."""
-    outputs: Tensor = network(rows, time, signal)
-    return outputs.mean((-2, -1))
+    outputs: Tensor = network(rows, time, signal, counts)
+    if counts is None:
+        return outputs.mean((-2, -1))
+    return mean_of_rows(outputs, counts).mean((-2, -1))
 
 
 def soft_minimum(values: Tensor, temperature: float) -> Tensor:
@@ -160,6 +172,11 @@ def soft_minimum(values: Tensor, temperature: float) -> Tensor:
     return -temperature * (total - math.log(len(values)))
 
 
-def divide_by_rms(rows: Tensor) -> Tensor:
+def divide_by_rms(rows: Tensor, counts: Tensor | None = None) -> Tensor:
     """Divide each sample by its root mean square."""
-    return rows / root_mean_square(rows)
+    return rows / root_mean_square(rows, counts)
+
+
+def _mean_square(rows: Tensor, counts: Tensor) -> Tensor:
+    """Average over all positions that count, of all samples alike."""
+    return rows.square().sum() / (counts.sum() * rows.shape[-1])

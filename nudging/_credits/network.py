@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nudging._credits.positions import mean_of_rows
 from resonance_toolkit import preserving_rng
 
 
@@ -51,11 +52,16 @@ class BridgeNetwork(nn.Module):
             self.first = nn.Linear(widths[0], widths[1])
             self.others = nn.ModuleList(map(nn.Linear, widths[1:-1], widths[2:]))
 
-    def forward(self, rows: Tensor, time: Tensor, signal: Tensor) -> Tensor:
-        """Rows `(..., sample, position, feature)`, time `(sample,)`, signal `(sample, class)`."""
+    def forward(
+        self, rows: Tensor, time: Tensor, signal: Tensor, counts: Tensor | None = None
+    ) -> Tensor:
+        """Rows `(..., sample, position, feature)`, time `(sample,)`, signal `(sample, class)`.
+
+        `counts` is False at padding, `(sample, position)`; None if all positions count.
+        """
         features = F.layer_norm(rows, rows.shape[-1:])
         if self.pooled:
-            mean = rows.mean(-2, keepdim=True)
+            mean = mean_of_rows(rows, counts)
             normed_mean = F.layer_norm(mean, mean.shape[-1:]).expand_as(rows)
             features = torch.cat([features, normed_mean], dim=-1)
 

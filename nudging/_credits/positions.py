@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from nudging._replay.padding import zero_padding
+
 
 def as_rows(tensor: Tensor, name: str) -> Tensor:
     """View `(sample, feature)`, token sequences and feature maps as `(sample, position, feature)`.
@@ -41,7 +43,21 @@ def spread_rows(rows: Tensor, template: Tensor, name: str) -> Tensor:
     return from_rows(rows.expand(-1, n_positions, -1), template)
 
 
-def root_mean_square(rows: Tensor) -> Tensor:
-    """Return that of each sample of `(..., sample, position, feature)`."""
+def mean_of_rows(rows: Tensor, counts: Tensor | None) -> Tensor:
+    """Average `(..., sample, position, feature)` over the positions of each sample that count.
+
+    Args:
+        rows: Of several samples.
+        counts: False at padding, `(sample, position)`; None if all positions count.
+    """
+    if counts is None:
+        return rows.mean(-2, keepdim=True)
+    return zero_padding(rows, counts).sum(-2, keepdim=True) / counts.sum(1)[:, None, None]
+
+
+def root_mean_square(rows: Tensor, counts: Tensor | None = None) -> Tensor:
+    """Return that of each sample of `(..., sample, position, feature)`, without padding."""
     # Never 0, so that it can be divided by and differentiated.
-    return (rows.square().mean((-2, -1), keepdim=True) + 1e-24).sqrt()
+    if counts is None:
+        return (rows.square().mean((-2, -1), keepdim=True) + 1e-24).sqrt()
+    return (mean_of_rows(rows.square(), counts).mean(-1, keepdim=True) + 1e-24).sqrt()

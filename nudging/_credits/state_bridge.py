@@ -3,6 +3,7 @@ from torch import Tensor
 
 from nudging._credits.bridge import Bridge
 from nudging._credits.positions import as_rows, from_rows, root_mean_square
+from nudging._replay.padding import zero_padding
 from nudging._replay.state import State
 
 
@@ -72,9 +73,9 @@ class StateBridge(Bridge):
         credit_rows = {}
 
         if earlier_blocks:
-            rows, time, signals = self._stack_blocks(state, earlier_blocks, signal)
+            rows, time, signals, counts = self._stack_blocks(state, earlier_blocks, signal)
             with torch.enable_grad():
-                prediction = self._predict(rows.requires_grad_(), time, signals)
+                prediction = self._predict(rows.requires_grad_(), time, signals, counts)
                 # The chain rule in two steps: the readout's gradient at each prediction, then its
                 # product with the Jacobian of the network.
                 readout_gradients = [
@@ -90,8 +91,8 @@ class StateBridge(Bridge):
             block: from_rows(credit_rows[block], hidden) for block, hidden in state.hidden.items()
         }
 
-    def _predict(self, rows: Tensor, time: Tensor, signal: Tensor) -> Tensor:
-        change: Tensor = root_mean_square(rows) * self.net(rows, time, signal)
+    def _predict(self, rows: Tensor, time: Tensor, signal: Tensor, counts: Tensor | None) -> Tensor:
+        change: Tensor = root_mean_square(rows, counts) * self.net(rows, time, signal, counts)
         return rows + change if self.settings["skip"] else change
 
     def _readout_gradient(self, state: State, rows: Tensor) -> Tensor:
@@ -108,11 +109,12 @@ class StateBridge(Bridge):
 
     def _loss(self, state: State, signal: Tensor) -> Tensor:
         earlier_blocks = self.blocks[:-1]
-        rows, time, signals = self._stack_blocks(state, earlier_blocks, signal)
+        rows, time, signals, counts = self._stack_blocks(state, earlier_blocks, signal)
         terminal_rows = as_rows(state.hidden[self.blocks[-1]].detach().to(signal), "`blocks`")
-        goal = terminal_rows.repeat(len(earlier_blocks), 1, 1)
+        goal = zero_padding(terminal_rows.repeat(len(earlier_blocks), 1, 1), counts)
 
-        error = (self._predict(rows, time, signals) - goal).square().sum((1, 2))
+        prediction = zero_padding(self._predict(rows, time, signals, counts), counts)
+        error = (prediction - goal).square().sum((1, 2))
         return (error / (goal.square().sum((1, 2)) + 1e-6)).mean()
 
     def _build_networks(self) -> None:

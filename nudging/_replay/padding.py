@@ -41,7 +41,7 @@ def find_positions(inputs: Any, targets: Any, block: str, hidden: Tensor) -> Ten
 
 
 def zero_padding(tensor: Tensor, positions: Tensor | None) -> Tensor:
-    """Return a tensor like a block's output with zeros where it does not count."""
+    """Return `(..., sample, position, feature)` with zeros at positions that do not count."""
     if positions is None:
         return tensor
     # Not a product: what stands at padded positions need not be finite.

@@ -1,11 +1,12 @@
 """Call a model so that nothing but the blocks' outputs can differ from one pass to the next.
 
 Recording, replaying and differentiating all go through `run`: eval mode, the same random numbers,
-buffers as they were found, no compiled code (which would not see our hooks) and no checkpointing
-(which would run blocks again without them).
+buffers as they were found, no compiled code (which would not see our hooks), no checkpointing
+(which would run blocks again without them), and no nested tensors between blocks (which have no
+shape).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeAlias
 
@@ -44,7 +45,8 @@ def run(
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
-        stack.enter_context(_without_checkpointing(model))
+        stack.enter_context(_switching_off("grad_checkpointing", model.modules()))  # timm's
+        stack.enter_context(_switching_off("use_nested_tensor", setup.encoders))  # torch's
         stack.enter_context(preserving_rng([device]))
         if setup.has_compiled_parts:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -86,18 +88,16 @@ def _tensors_to_run_with(setup: Setup) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _without_checkpointing(model: nn.Module) -> Iterator[None]:
-    """Switch timm's activation checkpointing off."""
-    checkpointed = [
-        vars(module) for module in model.modules() if vars(module).get("grad_checkpointing") is True
-    ]
+def _switching_off(switch: str, modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Set an attribute of modules to False where it is True, and back."""
+    switched_on = [vars(module) for module in modules if vars(module).get(switch) is True]
     try:
-        for attributes in checkpointed:
-            attributes["grad_checkpointing"] = False
+        for attributes in switched_on:
+            attributes[switch] = False
         yield
     finally:
-        for attributes in checkpointed:
-            attributes["grad_checkpointing"] = True
+        for attributes in switched_on:
+            attributes[switch] = True
 
 
 def _seed(device: torch.device) -> None:

@@ -31,6 +31,8 @@ class Setup:
         modules: The blocks, by name, and why these.
         loss: `(outputs, targets)` to one loss per sample.
         has_compiled_parts: Whether the model or a module of it runs compiled code.
+        encoders: Those of torch with blocks inside, which may pass nested tensors from one to the
+            next.
         may_leave_out: Whether blocks that cannot be nudged are left out, not refused.
         tensors: Parameters and buffers to run with, in another precision; None for its own.
     """
@@ -39,6 +41,7 @@ class Setup:
     modules: Blocks
     loss: Loss
     has_compiled_parts: bool
+    encoders: tuple[nn.Module, ...] = ()
     may_leave_out: bool = False
     tensors: Mapping[str, Tensor] | None = None
 
@@ -72,4 +75,17 @@ def make_setup(model: nn.Module, modules: Blocks, loss: Loss) -> Setup:
     inner_model = unwrap(model)
     has_compiled_parts = any(is_compiled(module) for module in inner_model.modules())
     may_leave_out = modules.reason != _NAMED_BY_USER
-    return Setup(inner_model, modules, loss, has_compiled_parts, may_leave_out)
+    return Setup(
+        inner_model,
+        modules,
+        loss,
+        has_compiled_parts,
+        _encoders_of(inner_model, modules),
+        may_leave_out,
+    )
+
+
+def _encoders_of(model: nn.Module, blocks: Blocks) -> tuple[nn.Module, ...]:
+    encoders = (module for module in model.modules() if isinstance(module, nn.TransformerEncoder))
+    inside = set(blocks.values())
+    return tuple(encoder for encoder in encoders if inside & set(encoder.layers.modules()))

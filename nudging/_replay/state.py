@@ -72,6 +72,7 @@ class State:
         Args:
             block: One of `blocks`.
         """
+        self._check_block(block)
         return self._positions[block]
 
     def rest(self, block: str, value: Tensor) -> Any:
@@ -84,8 +85,7 @@ class State:
         Raises:
             ValueError: If there is no such block, or the value has another shape.
         """
-        if block not in self.hidden:
-            raise ValueError(f"`block`: expected one of {', '.join(self.blocks)}, got {block!r}")
+        self._check_block(block)
         if value.shape != self.hidden[block].shape:
             expected_shape = tuple(self.hidden[block].shape)
             raise ValueError(f"`value`: expected {expected_shape}, got {tuple(value.shape)}")
@@ -152,6 +152,10 @@ class State:
             name: torch.zeros_like(points[name]) if gradient is None else gradient
             for name, gradient in zip(self.blocks, gradients, strict=True)
         }
+
+    def _check_block(self, block: str) -> None:
+        if block not in self.hidden:
+            raise ValueError(f"`block`: expected one of {', '.join(self.blocks)}, got {block!r}")
 
     @cached_property
     def _positions(self) -> dict[str, Tensor | None]:

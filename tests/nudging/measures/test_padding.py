@@ -43,15 +43,38 @@ def test_pads_change_no_measure_of_a_model_that_ignores_them(credit, normalisati
         )
 
 
+# Its blocks end without a norm, so that padding has norms of its own.
 def test_pads_change_neither_audit_nor_stability():
+    model = text_models.gpt2()
+    values = []
+    for pads in (0, 13):
+        texts = text_models.texts(pads)
+        labels = texts["input_ids"].masked_fill(texts["attention_mask"] == 0, -100)
+        checks = nudging.audit(model, {**texts, "labels": labels}, n_batches=2, batch_size=2)
+        values.append(checks["value"])
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-9)
+
+
+# The noise of a credit bridge is drawn for every position, padded or not.
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nudging.StateBridge(hidden=8),
+        lambda: nudging.StateBridge(hidden=8, skip=True),
+        lambda: nudging.CreditBridge(hidden=8, noise=0.0),
+    ],
+)
+def test_a_bridge_learns_the_same_from_padded_texts(make):
     model = text_models.bert()
-    verdicts = [
-        nudging.audit(
-            model, {**text_models.texts(pads), "labels": CLASSES}, n_batches=2, batch_size=2
-        )
-        for pads in (0, 13)
-    ]
-    np.testing.assert_allclose(verdicts[0]["value"], verdicts[1]["value"], rtol=1e-9)
+    fits, results = [], []
+    for pads in (0, 13):
+        data = {**text_models.texts(pads), "labels": CLASSES}
+        bridge = make()
+        fits.append(bridge.fit(model, data, epochs=3, batch_size=2)["loss"])
+        results.append(nudging.measure(model, data, bridge, n_directions=2))
+    np.testing.assert_allclose(fits[1], fits[0], rtol=1e-8)
+    for name in ("loss_change", "cosine", "credit_norm"):
+        np.testing.assert_allclose(results[1][name], results[0][name], rtol=1e-6, err_msg=name)
 
 
 # The model is blind to the padding, and the credit is not: nothing of it may be seen.
@@ -91,20 +114,17 @@ def test_the_root_mean_square_is_over_positions_that_count():
 
 
 class Reader(nn.Module):
-    """Torch's own encoder, which marks padding by True."""
+    """Torch's own encoder, which marks padding by True, and makes nested tensors in eval mode."""
 
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(text_models.VOCABULARY, 8)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)
-        )
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
         self.head = nn.Linear(8, 3)
 
     def forward(self, tokens, src_key_padding_mask):
-        hidden = self.embed(tokens)
-        for layer in self.layers:
-            hidden = layer(hidden, src_key_padding_mask=src_key_padding_mask)
+        hidden = self.encoder(self.embed(tokens), src_key_padding_mask=src_key_padding_mask)
         return self.head(hidden[:, 0])
 
 
@@ -123,6 +143,8 @@ def test_the_masks_of_torch_are_heeded(credit):
         results.append(nudging.measure(model, data, CREDITS[credit](), n_directions=2))
     for name in ("loss_change", "cosine", "hidden_norm", "correlation"):
         np.testing.assert_allclose(results[1][name], results[0][name], rtol=1e-6, err_msg=name)
+    assert results[0].attrs["blocks"] == "encoder.layers.0, encoder.layers.1"
+    assert model.encoder.use_nested_tensor
 
 
 def test_both_sequences_of_an_encoder_decoder_have_their_own_padding():
