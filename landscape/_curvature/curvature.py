@@ -1,4 +1,5 @@
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,6 +118,13 @@ def curvature(
             product, ritz, trace_tolerance, trace_probes, seed
         )
         values, density = estimate_density(product, template, density_runs, density_steps, seed)
+
+    if not np.isfinite(ritz.values).all():
+        warnings.warn(
+            "the curvature is not finite at the weights, so that all of it is NaN: `data` or "
+            "weights may hold NaN or infinity",
+            stacklevel=2,
+        )
 
     # Lanczos' own estimate goes on to fall where the products cannot be told apart any more.
     rounding = max(torch.finfo(p.dtype).eps for p in curvature_matrix.params.values())

@@ -22,13 +22,16 @@ from resonance_toolkit import (
     fit_class_loss,
     has_class_weights,
     ignore_index_of,
-    logits_of,
     mean_over_positions,
     name_of,
 )
 
 # Variables and dimensions that the verbs make themselves.
 _RESERVED_NAMES = {"loss", "loss_se", "accuracy", "evaluated", "alpha", "beta"}
+
+
+# What transformers calls the scores of classes, and what torchvision calls those of pixels.
+_NAMES_OF_LOGITS = ("logits", "out")
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | 
     Of a sample with several positions (tokens, pixels), the share of those that count; None if this
     is no classification.
     """
-    aligned = _align(objective, outputs, targets)
+    aligned = _align(outputs, targets)
     if aligned is None:
         return None
 
@@ -173,14 +176,14 @@ def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | 
     return shares[counts.reshape(len(counts), -1).any(1)]
 
 
-def margins(objective: Objective, outputs: Any, targets: Tensor) -> Tensor:
+def margins(outputs: Any, targets: Tensor) -> Tensor:
     """How far the logit of the true class is above the others, for each sample.
 
     NaN if this is no classification, targets are not all classes, or a sample has several positions
     (tokens, pixels): a margin of each would be more numbers than the surface has.
     """
     undefined = torch.full((len(targets),), torch.nan)
-    aligned = _align(objective, outputs, targets)
+    aligned = _align(outputs, targets)
     if aligned is None:
         return undefined
 
@@ -239,9 +242,9 @@ class Mean:
         return samples.std().item() / math.sqrt(len(samples)) if len(samples) > 1 else math.nan
 
 
-def _align(objective: Objective, outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+def _align(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
     """Logits `(sample, class, ...)` and classes `(sample, ...)`; None if there are no classes."""
-    logits = logits_of(outputs) if objective.finds_logits else _named_logits(outputs)
+    logits = _named_logits(outputs)
     if logits is None or not isinstance(targets, Tensor) or targets.is_floating_point():
         return None
 
@@ -255,10 +258,12 @@ def _named_logits(outputs: Any) -> Tensor | None:
     """The outputs if they are a tensor, or what they call their logits.
 
     Not any tensor among several, as `logits_of` takes it: which of a tuple tells the classes is for
-    the user's loss to know, and an accuracy of the wrong one would mean nothing.
+    the loss to know, and an accuracy of the wrong one would mean nothing.
     """
     if isinstance(outputs, Tensor):
         return outputs
-    by_key = outputs.get("logits") if isinstance(outputs, Mapping) else None
-    logits = getattr(outputs, "logits", by_key)
-    return logits if isinstance(logits, Tensor) else None
+    if isinstance(outputs, Mapping):
+        named = (outputs.get(name) for name in _NAMES_OF_LOGITS)
+    else:
+        named = (getattr(outputs, name, None) for name in _NAMES_OF_LOGITS)
+    return next((logits for logits in named if isinstance(logits, Tensor)), None)

@@ -120,7 +120,7 @@ def _measure(
         shares = correct_share(objective, outputs, targets)
         accuracy.add(shares, n_samples if shares is None else len(shares))
         if plan.record_margins:
-            batch_margins.append(margins(objective, outputs, targets))
+            batch_margins.append(margins(outputs, targets))
 
         for name, (kind, metric) in objective.metrics.items():
             if kind != "model":

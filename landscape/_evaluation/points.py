@@ -113,26 +113,32 @@ def evaluate(
     with _working(problem, plan, executor) as work:
         run = Run(points, work, n_columns, points_per_piece, storage, executor)
         run.check_finished(problem.value_names)
-        _warn_unless_finite(run)
+        centre = int(np.argmin(np.square(points).sum(1)))
+
+        # An hour of NaN is told at once where the inputs already show it, else afterwards.
+        is_told = not problem.measurement.has_finite_inputs and warn_unless_finite(
+            work(points[[centre]])[0, 0]
+        )
         table, error_estimate = strategy.fill(run, problem.value_names)
+        if not is_told:
+            warn_unless_finite(table[centre, 0])
 
     # With margins, the table has more columns than there are names.
     values = dict(zip(problem.value_names, table.T, strict=False))
     return Evaluation(problem, plan, values, run.done, error_estimate)
 
 
-def _warn_unless_finite(run: "Run") -> None:
-    """Evaluate the point nearest to the model first, so that an hour of NaN is told at once."""
-    nearest = int(np.argmin(np.square(run.points).sum(1)))
-    run.fill(np.array([nearest]))
+def warn_unless_finite(loss: float) -> bool:
+    """Warn of a loss at the model itself that is no number; tell whether it was needed."""
+    if np.isfinite(loss):
+        return False
 
-    loss = run.table[nearest, 0]
-    if not np.isfinite(loss):
-        warnings.warn(
-            f"the loss is {loss} at the centre, the point nearest to the model itself: `data` or "
-            "weights may hold NaN or infinity",
-            stacklevel=4,
-        )
+    warnings.warn(
+        f"the loss is {loss} at the centre, the point nearest to the model itself: `data` or "
+        "weights may hold NaN or infinity",
+        stacklevel=4,
+    )
+    return True
 
 
 class Run:

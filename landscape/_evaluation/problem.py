@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, get_args
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from landscape._directions.parameters import Params
 from landscape._directions.vectors import Direction
@@ -71,6 +72,12 @@ class Measurement:
         first_batch = self.batches[0]
         few: tuple[Any, Any] = slice_samples(first_batch, 0, FEW_SAMPLES)
         return few if self.is_divisible else first_batch
+
+    @property
+    def has_finite_inputs(self) -> bool:
+        """True if no input is NaN or infinite."""
+        tensors = tree_leaves([inputs for inputs, _ in self.batches])
+        return all(bool(t.isfinite().all()) for t in tensors if isinstance(t, Tensor))
 
     @property
     def n_samples(self) -> int:

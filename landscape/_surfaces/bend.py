@@ -10,7 +10,13 @@ from tqdm import tqdm
 from landscape._directions.parameters import Params
 from landscape._directions.states import State, parameter_names, read_state, state_tensors
 from landscape._evaluation.objective import check_measures, evaluate_on_batch
-from landscape._evaluation.samples import SampleRequest, draw_samples
+from landscape._evaluation.samples import (
+    FEW_SAMPLES,
+    SampleRequest,
+    draw_samples,
+    slice_samples,
+)
+from landscape._evaluation.trial import try_out
 from resonance_toolkit import (
     Batches,
     call_model,
@@ -83,6 +89,8 @@ def bend(
     request = SampleRequest(data, samples=samples, seed=seed, batch_size=batch_size)
     objective, pieces = draw_samples(model, measures, request)
     n_samples = sum(count_samples(piece) for piece in pieces)
+    few_samples, most_samples = (slice_samples(pieces[0], 0, n) for n in (FEW_SAMPLES, batch_size))
+    trial = try_out(model, objective, few_samples, most_samples)
 
     control = {name: ((start[name] + end[name]) / 2).requires_grad_(True) for name in names}
     optimizer = torch.optim.Adam(control.values(), lr=lr)
@@ -99,6 +107,8 @@ def bend(
         for _ in tqdm(range(steps), desc="bend", unit="step", disable=None, leave=False):
             t = torch.rand((), generator=generator).item()
             rows = torch.randperm(n_samples, generator=generator)[:batch_size]
+            if not trial.is_divisible:
+                rows = rows.sort().values  # nodes of a graph have an order
 
             curve_weights = {
                 name: (1 - t) ** 2 * a + 2 * t * (1 - t) * control[name] + t**2 * end[name]
@@ -110,7 +120,9 @@ def bend(
             shares = []
             for batch in _pick_rows(pieces, rows):
                 outputs = functional_call(caller, called_weights, (batch[0],))
-                losses = evaluate_on_batch(objective.loss, "outputs", inner_model, batch, outputs)
+                losses = evaluate_on_batch(
+                    trial.objective.loss, "outputs", inner_model, batch, outputs
+                )
                 shares.append(losses.mean() * (count_samples(batch) / len(rows)))
 
             optimizer.zero_grad()
