@@ -1,31 +1,53 @@
+import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from attention._recording import ClassTokenNotSeenError, Recording
 from attention._settings import KeyChoice, QueryChoice, Settings
 from attention._watching import watching
-from resonance_toolkit import call_model, check_module, device_of, evaluating, preserving_rng
+from resonance_toolkit import (
+    LABEL_NAMES,
+    AtMost,
+    call_model,
+    check_module,
+    device_of,
+    evaluating,
+    is_whole_batch,
+    logits_of,
+    preserving_rng,
+    take,
+    unwrap,
+)
+
+# Of a source without a size of its own, as `take` has it.
+_SAMPLES_AT_A_TIME = 100
 
 
 @torch.no_grad()
 def capture(
     model: nn.Module,
-    x: Any,
+    data: Any,
     *,
     layers: str | Sequence[str] | None = None,
-    queries: QueryChoice | Sequence[int] = "cls",
+    queries: QueryChoice | Sequence[int] = "auto",
     keys: KeyChoice = "patches",
     maps: bool = False,
     threshold: float = 0.1,
     mass: float = 0.9,
     prefix: int | None = None,
     chunk: int = 64,
+    samples: int | None = AtMost(500),
+    batch_size: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
-    """Run a model once in eval mode, and measure the attention of all its layers.
+    """Run a model in eval mode, and measure the attention of all its layers.
 
     Nothing in the model changes: calls of `scaled_dot_product_attention`, and of a softmax over the
     last axis that goes into a product of matrices, are seen as torch executes them. A weight is
@@ -33,12 +55,17 @@ def capture(
 
     Args:
         model: Any module with attention; left as it was found.
-        x: What the model is called with: one tensor, a tuple of arguments, or a mapping of named
-            ones. Samples come first.
+        data: Inputs alone: a tensor, or a mapping of keywords, such as a tokenizer gives; or a pair
+            `(inputs, targets)`, or a mapping with `labels`, of which the inputs are taken; or a
+            source of these: a Dataset, a DataLoader, a list of batches. Samples come first. Several
+            positional arguments are a tuple inside a pair, `((x1, x2), None)`; three or more
+            arrays in a tuple will do without, while two arrays are inputs and targets.
         layers: Names or patterns; attention inside these layers is kept. None keeps all.
-        queries: "cls" the class token's row; "mean" the mean over all rows, of each statistic and
-            of the maps; "all"; or indices, counted through the windows one after another. A layer
-            without a row asked for has NaN there.
+        queries: "auto" is "cls" where there is a class token (a parameter of that name, or the
+            first token of a text encoder, as Bert's), else "mean". "cls" the class token's row;
+            "mean" the mean over all rows, of each statistic and of the maps; "all"; or indices,
+            counted through the windows one after another. A layer without a row asked for has
+            NaN there.
         keys: "patches" leaves class, distillation and register tokens out, and lets the rest of
             the row add up to one; "all" keeps them.
         maps: Also keep the weights: 8 bytes each, `n_queries * n_keys` for each sample, layer and
@@ -47,6 +74,10 @@ def capture(
         mass: What share of the attention `mass_coverage` gathers.
         prefix: How many tokens come before the patches, the class token first. None finds out.
         chunk: "all" and "mean" compute this many queries at a time, to bound memory.
+        samples: How many to draw from a source, if there are so many; None takes all. A batch given
+            as such is taken whole unless a number is asked for.
+        batch_size: Samples in a forward pass. None: 100 of a source, all of a batch given as such.
+        seed: Decides which samples are drawn.
 
     Returns:
         Dataset with the statistics that `attention.statistics` defines, `(sample, layer, head)`
@@ -59,16 +90,23 @@ def capture(
         - `weight (..., key)` with `maps`; NaN where there is no such key or a mask hides it (its
           weight is below exp(-80) of the largest).
         - `prediction (sample, output)`: what the model returned (its logits, or else its first
-          tensor).
+          tensor); of several forward passes only if that is one row per sample.
+
+        Where the call has a padding mask (`attention_mask`, `src_key_padding_mask`, ...), queries
+        that are padding have no statistics, NaN with "all" and indices, and are in no mean; keys
+        that are padding are hidden by the model's own mask.
 
         Coordinates of `layer`: `kind` ("sdpa", "softmax", "talking heads", "channel"), `n_heads`,
         `n_windows`, `n_queries` and `n_keys` in a window, `n_prefix`, `grid_height`,
         `grid_width`. A layer called again in the same pass is "name#2". Layers with fewer heads,
-        queries or keys than others have NaN there. The attribute `n_samples` counts the samples.
+        queries or keys than others have NaN there, and so have samples of shorter sequences than
+        others: `n_queries` and `n_keys` are then those of the longest. Attributes: `queries`, as
+        "auto" chose; `n_samples`; `seed`, where samples were drawn.
 
     Raises:
-        ValueError: If an argument is wrong, if no attention was seen, or if a layer uses a kernel
-            that cannot be read.
+        TypeError: If `data` is none of the above, or does not fit the model's forward.
+        ValueError: If an argument is wrong, if no attention was seen, if inputs are NaN, or if a
+            layer uses a kernel that cannot be read.
         RuntimeError: If what was read does not reproduce a layer's own output.
 
     Examples:
@@ -89,10 +127,87 @@ def capture(
         prefix=prefix,
         chunk=chunk,
     )
+    batches, drawn_by = _take_inputs(model, data, samples, seed, batch_size)
 
-    device = device_of(model)
-    x = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, x)
+    try:
+        recording = _run(model, batches, settings)
+    except ClassTokenNotSeenError:
+        # Its class token joins where nothing is attended to, as far as could be seen.
+        if settings.queries != "auto":
+            raise
+        recording = _run(model, batches, replace(settings, queries="mean"))
 
-    with evaluating(model), preserving_rng([device]), watching(model, settings) as recording:
-        recording.output = call_model(model, x)
-    return recording.dataset()
+    recording.more_attributes = drawn_by
+    result = recording.dataset()
+    _check_inputs(result, batches)
+    return result
+
+
+def _run(model: nn.Module, batches: list[Any], settings: Settings) -> Recording:
+    with (
+        evaluating(model),
+        preserving_rng([device_of(model)]),
+        watching(model, settings) as recording,
+    ):
+        for inputs in batches:
+            output = call_model(model, inputs)
+
+            # Outputs of many positions, as of language models, would fill the memory.
+            if len(batches) == 1 or logits_of(output).dim() <= 2:
+                recording.outputs.append(output)
+
+    if len(batches) > 1:
+        shapes = {logits_of(output).shape[1:] for output in recording.outputs}
+        if len(shapes) > 1 or len(recording.outputs) < len(batches):
+            recording.outputs = []
+    return recording
+
+
+def _take_inputs(
+    model: nn.Module, data: Any, samples: int | None, seed: int, batch_size: int | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the inputs of each forward pass, and what decided about them, as attributes."""
+    is_one_batch = is_whole_batch(data, needs_targets=False)
+    is_default = isinstance(samples, AtMost) and batch_size is None
+    if is_one_batch and is_default and _is_plain_call(model, data):
+        device = device_of(model)
+        return [tree_map_only(Tensor, lambda tensor: tensor.to(device), data)], {}
+
+    # A batch that is given as such is taken whole, in one pass, unless something else is asked for.
+    if is_one_batch and isinstance(samples, AtMost):
+        samples = None
+    if not is_one_batch and batch_size is None:
+        batch_size = _SAMPLES_AT_A_TIME
+    batches = take(data, samples, seed, model=model, batch_size=batch_size, needs_targets=False)
+    return [inputs for inputs, _ in batches], {"seed": seed}
+
+
+def _is_plain_call(model: nn.Module, data: Any) -> bool:
+    """Tell whether data is what the model is called with already, and nothing beside it."""
+    if isinstance(data, Tensor):
+        return True
+    if isinstance(data, tuple) and len(data) != 2:
+        return all(isinstance(argument, Tensor) for argument in data)
+    if not isinstance(data, dict) or any(name in data for name in LABEL_NAMES):
+        return False
+
+    # What a model takes beside tensors, such as a cache, is no matter of ours.
+    values = data.values()
+    if any(isinstance(value, np.ndarray | list | str | bytes) for value in values):
+        return False
+    parameters = inspect.signature(unwrap(model).forward).parameters.values()
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return takes_any or set(data) <= {parameter.name for parameter in parameters}
+
+
+def _check_inputs(result: xr.Dataset, batches: list[Any]) -> None:
+    # Asked only where a sample is undefined throughout: to look at all inputs takes its time.
+    entropy = result.variables["entropy"].values
+    is_undefined = np.isnan(entropy).reshape(len(entropy), -1).all(1)
+    if not is_undefined.any():
+        return
+
+    tensors = [leaf for leaf in tree_leaves(batches) if isinstance(leaf, Tensor)]
+    if any(bool(tensor.isnan().any()) for tensor in tensors if tensor.is_floating_point()):
+        numbers = ", ".join(map(str, np.flatnonzero(is_undefined)[:10]))
+        raise ValueError(f"`data`: expected inputs that are numbers, got NaN in sample {numbers}")

@@ -12,7 +12,7 @@ def capturing(
     model: nn.Module,
     *,
     layers: str | Sequence[str] | None = None,
-    queries: QueryChoice | Sequence[int] = "cls",
+    queries: QueryChoice | Sequence[int] = "auto",
     keys: KeyChoice = "patches",
     maps: bool = False,
     threshold: float = 0.1,
@@ -25,14 +25,16 @@ def capturing(
     The body runs as it would without: the same values (to 1e-5 where torch leaves its C++ fast
     path for `nn.TransformerEncoder` and `nn.MultiheadAttention`), graph, modes and random numbers.
     A compiled model runs uncompiled inside, and is not compiled again afterwards. Leave the body
-    before `backward()`. Several forward passes inside, of inputs of one size, follow one another
-    along `sample`.
+    before `backward()`. Several forward passes inside follow one another along `sample`; where
+    their sequences are of unequal lengths, the shorter ones have NaN at the end.
 
     Args:
         model: Called inside, whole or by its parts, in this thread.
         layers: Names or patterns; attention inside these layers is kept. None keeps all.
-        queries: "cls" the class token's row; "mean" the mean over all rows, of each statistic and
-            of the maps; "all"; or indices, counted through the windows one after another.
+        queries: "auto" is "cls" where there is a class token (a parameter of that name, or the
+            first token of a text encoder, as Bert's), else "mean". "cls" the class token's row;
+            "mean" the mean over all rows, of each statistic and of the maps; "all"; or indices,
+            counted through the windows one after another.
         keys: "patches" leaves class, distillation and register tokens out, and lets the rest of
             the row add up to one; "all" keeps them.
         maps: Also keep the weights: 8 bytes each.

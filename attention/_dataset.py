@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor
 
 from attention._layout import Layout
 from attention._measure import Label
@@ -26,7 +27,7 @@ def make_dataset(
     passes: list[dict[str, Reading]],
     settings: Settings,
     attributes: Mapping[str, str | int | float],
-    output: Any,
+    outputs: Sequence[Any],
 ) -> xr.Dataset:
     """Lay readings out over `(sample, layer, head, query, key)`, with NaN where one is smaller.
 
@@ -34,10 +35,10 @@ def make_dataset(
         passes: Of each forward pass, the readings by layer.
         settings: What was asked for.
         attributes: Of the result; the number of samples is added.
-        output: What the model returned, or None to leave it out.
+        outputs: What the model returned in each pass; none to leave it out.
 
     Raises:
-        ValueError: If the passes differ in their layers, or in their sizes.
+        ValueError: If the passes differ in their layers, their heads or their windows.
     """
     _check_alike(passes)
     layers = list(passes[0])
@@ -61,13 +62,13 @@ def make_dataset(
         variables["weight"] = xr.Variable([*dims, "key"], weight, label.attributes())
 
     n_samples = values.shape[1]
-    if output is not None:
-        variables["prediction"] = _prediction(output, n_samples)
+    if outputs:
+        counts = [next(iter(readings.values())).n_samples for readings in passes]
+        variables["prediction"] = _prediction(outputs, counts)
 
     sizes = {str(dim): n for variable in variables.values() for dim, n in variable.sizes.items()}
     descriptions = [
-        LayerDescription(name, reading.kind, reading.shape, reading.n_windows, reading.layout)
-        for name, reading in passes[0].items()
+        _describe_layer(layer, [readings[layer] for readings in passes]) for layer in layers
     ]
     rows = tuple(settings.queries) if isinstance(settings.queries, list) else None
     coordinates = _coordinates(tuple(sizes.items()), tuple(descriptions), rows)
@@ -82,6 +83,18 @@ class LayerDescription(NamedTuple):
     shape: tuple[int, int, int, int]
     n_windows: int
     layout: Layout
+
+
+def _describe_layer(layer: str, readings: Sequence[Reading]) -> LayerDescription:
+    """Describe a layer by the longest of its passes, whose sizes the axes have."""
+    longest = max(readings, key=lambda reading: reading.shape[2:])
+    layout = longest.layout
+    grids = {reading.layout.keys for reading in readings}
+
+    # Sequences begin alike, whatever their lengths; images of several sizes share no grid.
+    if any(grid is None or grid[0] > 1 for grid in grids) and len(grids) > 1:
+        layout = Layout(layout.prefix, None, None)
+    return LayerDescription(layer, longest.kind, longest.shape, longest.n_windows, layout)
 
 
 # Making indexes is half of making a Dataset, and while a model trains they are always the same.
@@ -126,18 +139,25 @@ def _output_axis_name(dim: str) -> str:
     return f"axis {dim.partition('_')[2] or 1} of the output"
 
 
-def _prediction(output: Any, n_samples: int) -> xr.Variable:
-    """Label the logits that a model returned, or else its first tensor."""
-    tensor = logits_of(output)
-    if tensor.dim() == 0 or len(tensor) != n_samples:  # samples come second, or there is but one
-        samples_are_second = tensor.dim() > 1 and tensor.size(1) == n_samples
-        tensor = tensor.transpose(0, 1) if samples_are_second else tensor[None]
+def _prediction(outputs: Sequence[Any], n_samples: Sequence[int]) -> xr.Variable:
+    """Label the logits that a model returned in each pass, or else its first tensors."""
+    pairs = zip(outputs, n_samples, strict=True)
+    tensors = [_with_samples_first(logits_of(output), count) for output, count in pairs]
+    tensor = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
     dims = ["sample", "output"]
     if tensor.dim() != 2:
         dims = ["sample", *(f"output_{axis}" for axis in range(1, tensor.dim()))]
     values = np.asarray(tensor.detach().to("cpu", torch.float64))
     return xr.Variable(dims, values, {"long_name": "output of the model"})
+
+
+def _with_samples_first(tensor: Tensor, n_samples: int) -> Tensor:
+    if tensor.dim() and len(tensor) == n_samples:
+        return tensor
+    # Samples come second, or there is but one.
+    samples_are_second = tensor.dim() > 1 and tensor.size(1) == n_samples
+    return tensor.transpose(0, 1) if samples_are_second else tensor[None]
 
 
 def _check_alike(passes: list[dict[str, Reading]]) -> None:
@@ -151,17 +171,18 @@ def _check_alike(passes: list[dict[str, Reading]]) -> None:
             )
 
         for layer in first:
-            expected, actual = list(first[layer].shape[1:]), list(readings[layer].shape[1:])
+            expected = [first[layer].shape[1], first[layer].n_windows]
+            actual = [readings[layer].shape[1], readings[layer].n_windows]
             if expected != actual:
                 raise ValueError(
-                    f"the forward passes differ in size: layer {layer!r} has {expected} heads, "
-                    f"queries and keys, then {actual}: record them one by one, and concatenate"
+                    f"the forward passes differ in form: layer {layer!r} has {expected} heads and "
+                    f"windows, then {actual}: record them one by one, and concatenate"
                 )
 
 
 def _join(parts: list[list[Array]]) -> Array:
     """Join `(statistic, sample, ...)` arrays of passes; stack those of layers as a third axis."""
-    layers = [part[0] if len(part) == 1 else np.concatenate(part, axis=1) for part in parts]
+    layers = [_join_passes(part) for part in parts]
     shapes = [layer.shape for layer in layers]
     if len(set(shapes)) == 1:
         return np.stack(layers, axis=2)
@@ -172,4 +193,21 @@ def _join(parts: list[list[Array]]) -> Array:
     for index, layer in enumerate(layers):
         corner = tuple(slice(size) for size in layer.shape)
         joined[:, :, index][corner] = layer
+    return joined
+
+
+def _join_passes(passes: list[Array]) -> Array:
+    """Join the `(statistic, sample, ...)` arrays of one layer along `sample`."""
+    if len(passes) == 1:
+        return passes[0]
+
+    # A pass of shorter sequences has NaN where the longest has more rows or keys.
+    longest = np.max([array.shape[2:] for array in passes], axis=0)
+    n_samples = sum(array.shape[1] for array in passes)
+    joined = np.full((len(passes[0]), n_samples, *longest), np.nan)
+    start = 0
+    for array in passes:
+        corner = tuple(slice(size) for size in array.shape[2:])
+        joined[:, start : start + array.shape[1]][:, :, *corner] = array
+        start += array.shape[1]
     return joined

@@ -1,5 +1,6 @@
 """How the tokens of a layer lie: which come before the patches, and on which grid the rest."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isqrt
@@ -13,6 +14,9 @@ from resonance_toolkit import CLASS_TOKEN_NAMES
 _OTHER_TOKEN_NAMES = frozenset(
     {"dist_token", "distillation_token", "reg_token", "register_tokens", "reg_tokens"}
 )
+
+# At the end of a parameter's name: `cls_token_0`, `cls_token_1`.
+_NUMBER_OF_BRANCH = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def find_prefix(model: nn.Module) -> tuple[int, bool]:
 
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        last_part = name.rpartition(".")[2]
+        # Of several branches with a class token each, as in CrossViT, each has one.
+        last_part = _NUMBER_OF_BRANCH.sub("", name.rpartition(".")[2])
         if last_part in CLASS_TOKEN_NAMES | _OTHER_TOKEN_NAMES:
             counts[last_part] = parameter.shape[-2] if parameter.dim() > 1 else 1
 

@@ -34,6 +34,7 @@ _HIDDEN_SHARE = 1.8e-35
 class Reading:
     """What one attention call gave: axes `(sample, head, row)` and, of maps, `key` after them.
 
+    `real_queries` tells padding, `(sample, query)`: its statistics are NaN, or not in their mean.
     `logits` of few rows wait until all layers are known, so that equal ones are finished in one
     go; `values` and `weights` are the finished form. `values` has an axis of `STATISTICS` first.
     """
@@ -42,6 +43,7 @@ class Reading:
     layout: Layout
     n_samples: int
     shape: tuple[int, int, int, int]  # (group, head, query, key)
+    real_queries: Tensor | None = None
     logits: Tensor | None = None
     rows: list[int] = field(default_factory=list)
     values: Array = field(init=False)
@@ -53,21 +55,18 @@ class Reading:
         return self.shape[0] // self.n_samples
 
 
-def read(
-    call: Call, layout: Layout, n_samples: int, settings: Settings, *, check: bool
-) -> tuple[Reading, Comparison | None]:
+def read(call: Call, reading: Reading, settings: Settings, *, check: bool) -> Comparison | None:
     """Compute the rows asked for, and nothing else, of one attention call.
 
     Returns:
-        The reading, and one row of it beside what the layer used, if that can be checked.
+        One row beside what the layer used, if that can be checked.
     """
-    reading = Reading(call.kind, layout, n_samples, call.shape)
     read_rows = _read_all if settings.queries in ("all", "mean") else _read_few
     row, logits = read_rows(call, reading, settings)
 
     if not check or call.compare is None:
-        return reading, None
-    return reading, call.compare(logits.softmax(-1), slice(row, row + 1))
+        return None
+    return call.compare(logits.softmax(-1), slice(row, row + 1))
 
 
 def finish(readings: list[Reading], settings: Settings) -> None:
@@ -90,7 +89,7 @@ def finish(readings: list[Reading], settings: Settings) -> None:
         maps = _to_numpy(_nan_where_hidden(share)) if settings.maps else None
         for index, reading in enumerate(alike):
             reading.logits = None
-            reading.values = values[:, index]
+            reading.values = _without_padding(values[:, index], reading)
             if maps is not None:
                 reading.weights = maps[index]
 
@@ -136,6 +135,9 @@ def _read_few(call: Call, reading: Reading, settings: Settings) -> tuple[int, Te
         is_absent = torch.tensor([not there for there in exists], device=device)
         logits = logits.masked_fill(is_absent[:, None], torch.nan)
 
+    if settings.queries == "cls" and reading.layout.prefix:
+        _check_class_token_is_real(reading.real_queries)
+
     # A copy: the model may write to what it computed, and its map should go when it is done.
     reading.logits = logits.clone()
     reading.rows = queries
@@ -161,12 +163,19 @@ def _read_all(call: Call, reading: Reading, settings: Settings) -> tuple[int, Te
         share, values = _weights_and_statistics(
             logits, reading.layout, range(start, stop), settings
         )
+
+        # (sample, window, head, query): there is one window where positions are known.
+        is_real = None
+        if reading.real_queries is not None:
+            is_real = reading.real_queries[:, None, None, start:stop]
+            values = values.masked_fill(~is_real, torch.nan)
         statistics.append(values)
 
         # Whole maps go to the CPU, where there is room; of a mean map the sum will do.
         if settings.maps and settings.queries == "all":
             maps.append(_nan_where_hidden(share).cpu())
         elif settings.maps:
+            share = share if is_real is None else share * is_real[..., None]
             weight_sum = weight_sum + share.sum((1, 3))
             n_visible = n_visible + _is_visible(share).sum((1, 3))
 
@@ -180,9 +189,28 @@ def _read_all(call: Call, reading: Reading, settings: Settings) -> tuple[int, Te
     if maps:
         reading.weights = _to_numpy(torch.cat(maps, -2).movedim(1, 2).flatten(2, 3))
     elif settings.maps and isinstance(n_visible, Tensor):
-        mean_row = weight_sum / (reading.n_windows * n_queries)
+        n_rows: Tensor | int = reading.n_windows * n_queries
+        if reading.real_queries is not None:
+            n_rows = reading.real_queries.sum(1)[:, None, None]
+        mean_row = weight_sum / n_rows
         reading.weights = _to_numpy(torch.where(n_visible > 0, mean_row, torch.nan)[:, :, None])
     return n_queries - 1, logits[0, :1, :, -1:]
+
+
+def _check_class_token_is_real(real_queries: Tensor | None) -> None:
+    if real_queries is not None and not bool(real_queries[:, 0].all()):
+        raise ValueError(
+            "`data`: expected the class token first, but the mask says that the first position of "
+            'a sample is padding; pad at the end, or give queries="mean"'
+        )
+
+
+def _without_padding(values: Array, reading: Reading) -> Array:
+    """Put NaN for the statistics `(statistic, sample, head, row)` of rows that are padding."""
+    if reading.real_queries is None:
+        return values
+    is_real = reading.real_queries[:, reading.rows].cpu().numpy()
+    return np.where(is_real[:, None], values, np.nan)
 
 
 def _weights_and_statistics(

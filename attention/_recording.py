@@ -18,9 +18,22 @@ from attention._call import Call, Comparison
 from attention._dataset import make_dataset
 from attention._layout import Layout, find_layout
 from attention._locate import Place, first_input
+from attention._padding import Padding, find_padding
 from attention._read import Reading, finish, full_precision, read
 from attention._settings import Settings
 from resonance_toolkit import provenance, unwrap
+
+
+class ClassTokenNotSeenError(ValueError):
+    """The model has a class token, but no layer whose attention was seen has it first."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """How many tokens a model puts before the patches, and whether a class token is the first."""
+
+    prefix: int
+    has_class_token: bool
 
 
 @dataclass
@@ -30,6 +43,7 @@ class Pass:
     entry_modules: list[nn.Module]
     n_samples: int
     is_sequence: bool
+    padding: Padding | None
     readings: dict[str, Reading] = field(default_factory=dict)
 
 
@@ -39,7 +53,7 @@ class Recording:
     Args:
         model: Whose attention it is.
         settings: What was asked for.
-        prefix: How many tokens the model puts before the patches.
+        tokens: What the model puts before the patches.
         chosen_layers: Attention inside these is kept; None keeps all.
     """
 
@@ -47,12 +61,12 @@ class Recording:
         self,
         model: nn.Module,
         settings: Settings,
-        prefix: int,
+        tokens: Tokens,
         chosen_layers: set[str] | None,
     ) -> None:
         self._model = model
         self._settings = settings
-        self._prefix = prefix
+        self._tokens = tokens
         self._chosen_layers = chosen_layers
 
         self._skipped_layers: list[str] = []
@@ -61,7 +75,8 @@ class Recording:
         self._comparisons: dict[str, Comparison] = {}
         self._is_closed = False
 
-        self.output: Any = None  # of the model, if it belongs in the result
+        self.outputs: list[Any] = []  # of the model, by pass, if they belong in the result
+        self.more_attributes: dict[str, Any] = {}  # what the caller adds to those of the result
         self.image_sizes: Collection[tuple[int, int]] = ()
 
     def __repr__(self) -> str:
@@ -95,9 +110,10 @@ class Recording:
             keys=settings.keys,
             threshold=settings.threshold,
             mass=settings.mass,
+            **self.more_attributes,
         )
         readings = [forward_pass.readings for forward_pass in self._passes]
-        return make_dataset(readings, settings, attributes, self.output)
+        return make_dataset(readings, settings, attributes, self.outputs)
 
     @torch.no_grad()
     def receive(self, call: Call, place: Place) -> None:
@@ -106,6 +122,7 @@ class Recording:
             self._skipped_layers.append(place.layer)
             return
 
+        self._check_class_token()
         current_pass = self._enter_pass(call, place)
         _check_groups(call, place, current_pass.n_samples)
         layout = self._find_layout(call, place, current_pass)
@@ -113,10 +130,13 @@ class Recording:
         # Each layer is held against its own output once: rows of other passes are read alike.
         name = _unused_name(place.layer, current_pass.readings)
         is_first_time = name not in self._comparisons
+        real_queries = None
+        if current_pass.padding is not None:
+            real_queries = current_pass.padding.find_real_queries(call, place.layer, layout)
+
         with full_precision(call.device):
-            reading, comparison = read(
-                call, layout, current_pass.n_samples, self._settings, check=is_first_time
-            )
+            reading = Reading(call.kind, layout, current_pass.n_samples, call.shape, real_queries)
+            comparison = read(call, reading, self._settings, check=is_first_time)
 
         if comparison is not None:
             self._comparisons[name] = comparison
@@ -152,7 +172,7 @@ class Recording:
         for forward_pass in self._passes:
             readings = list(forward_pass.readings.values())
             if self._settings.queries == "cls" and not any(r.layout.prefix for r in readings):
-                raise ValueError(
+                raise ClassTokenNotSeenError(
                     '`queries`: no layer seen has the class token first; use "mean", "all" or '
                     "indices"
                 )
@@ -180,9 +200,19 @@ class Recording:
             n_samples = len(model_input)
 
         is_image = bool(self.image_sizes) or (model_input is not None and model_input.dim() > 3)
-        new_pass = Pass([place.outermost_module], n_samples or call.shape[0], not is_image)
+        padding = find_padding(place.outermost_frame, unwrap(self._model))
+        new_pass = Pass([place.outermost_module], n_samples or call.shape[0], not is_image, padding)
         self._passes.append(new_pass)
         return new_pass
+
+    def _check_class_token(self) -> None:
+        # Not before attention is seen: a model without any is to be told just that.
+        if self._settings.queries == "cls" and not self._tokens.has_class_token:
+            raise ValueError(
+                '`queries`: expected "auto", "mean", "all" or indices, got "cls", but the model '
+                "has no class token; if it has, say with `prefix=` how many tokens come before "
+                "the patches"
+            )
 
     def _find_layout(self, call: Call, place: Place, current_pass: Pass) -> Layout:
         n_groups, _, n_queries, n_keys = call.shape
@@ -194,7 +224,7 @@ class Recording:
         layout = find_layout(
             n_queries,
             n_keys,
-            prefix=0 if has_windows else self._prefix,
+            prefix=0 if has_windows else self._tokens.prefix,
             image_sizes=None if current_pass.is_sequence else self.image_sizes,
         )
         if self._settings.keys == "patches" and layout.prefix >= n_keys:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from resonance_toolkit import check_choice, check_share, check_whole
 
-QueryChoice: TypeAlias = Literal["cls", "mean", "all"]
+QueryChoice: TypeAlias = Literal["auto", "cls", "mean", "all"]
 KeyChoice: TypeAlias = Literal["patches", "all"]
 
 
@@ -29,7 +29,7 @@ class Settings:
     @property
     def has_query_axis(self) -> bool:
         """Whether the result has a dimension `query`: not if one row stands for all."""
-        return self.queries not in ("cls", "mean")
+        return self.queries not in ("auto", "cls", "mean")
 
 
 def check_settings(settings: Settings) -> Settings:

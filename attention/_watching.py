@@ -3,15 +3,16 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from attention._layout import find_prefix
-from attention._recording import Recording
+from attention._recording import Recording, Tokens
 from attention._settings import Settings, check_settings
 from attention._tap import Tap
-from resonance_toolkit import check_module, find_layers, unwrap
+from resonance_toolkit import check_module, find_layers, reads_class_token, unwrap
 
 
 @contextmanager
@@ -26,13 +27,16 @@ def watching(model: nn.Module, settings: Settings) -> Iterator[Recording]:
     check_module(model)
     settings = check_settings(settings)
     root = unwrap(model)
-    prefix = _resolve_prefix(root, settings)
+    prefix, has_class_token = _resolve_prefix(root, settings)
+    if settings.queries == "auto":
+        settings = replace(settings, queries="cls" if has_class_token else "mean")
 
     layers = find_layers(model, "**") if any(True for _ in root.children()) else {}
     names = {id(root): ""} | {id(module): name for name, module in layers.items()}
     chosen = None if settings.layers is None else set(find_layers(model, settings.layers))
 
-    recording = Recording(model, settings, prefix, chosen)
+    tokens = Tokens(prefix, has_class_token)
+    recording = Recording(model, settings, tokens, chosen)
     tap = Tap(names, recording.receive)
     recording.image_sizes = tap.image_sizes
 
@@ -46,17 +50,14 @@ def watching(model: nn.Module, settings: Settings) -> Iterator[Recording]:
     recording.close(unread, list(tap.sideways))
 
 
-def _resolve_prefix(model: nn.Module, settings: Settings) -> int:
-    prefix = settings.prefix
-    if prefix is not None:
-        has_class_token = prefix > 0
-    else:
-        prefix, has_class_token = find_prefix(model)
+def _resolve_prefix(model: nn.Module, settings: Settings) -> tuple[int, bool]:
+    """Count the tokens before the patches, and tell whether a class token is the first."""
+    if settings.prefix is not None:
+        return settings.prefix, settings.prefix > 0
 
-    if settings.queries == "cls" and not has_class_token:
-        raise ValueError(
-            '`queries`: expected "mean", "all" or indices, got "cls" (the default), but the model '
-            "has no class token (or no attention at all); if it has, say with `prefix=` how many "
-            "tokens come before the patches"
-        )
-    return prefix
+    prefix, has_class_token = find_prefix(model)
+
+    # Bert's [CLS] is a token like others, to be left out of the keys only if it is the query.
+    if settings.queries in ("auto", "cls") and not has_class_token and reads_class_token(model):
+        return 1, True
+    return prefix, has_class_token

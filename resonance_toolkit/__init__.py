@@ -35,7 +35,7 @@ from resonance_toolkit._base.facts import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import Batches, index_rows
+from resonance_toolkit._base.forms import LABEL_NAMES, Batches, index_rows
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     predicts_next_token,
@@ -77,6 +77,7 @@ __all__ = [
     "unwrap",
     # Data and losses
     "IGNORED_TARGET",
+    "LABEL_NAMES",
     "ClassLoss",
     "DefaultLoss",
     "align_classes",

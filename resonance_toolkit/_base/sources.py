@@ -130,7 +130,9 @@ def is_whole_batch(data: Any, *, needs_targets: bool = True) -> bool:
     if not needs_targets and targets is None:
         return True
     if isinstance(inputs, Mapping) and isinstance(targets, Mapping):
-        return not any(name in inputs for name in LABEL_NAMES)
+        # Two of one form, where targets are not needed, are two batches of inputs.
+        has_own_names = needs_targets or set(inputs) != set(targets)
+        return has_own_names and not any(name in inputs for name in LABEL_NAMES)
     return is_array(targets) and not isinstance(inputs, str | bytes)
 
 

@@ -168,8 +168,8 @@ def test_an_empty_batch_is_refused():
 
 def test_a_model_without_class_token_says_what_else_to_ask_for():
     model = small_vit(class_token=False, global_pool="avg")
-    with pytest.raises(ValueError, match=r'`queries`: expected "mean", .* no class token'):
-        attention.capture(model, torch.randn(1, 3, 32, 32))
+    with pytest.raises(ValueError, match=r'`queries`: expected .*"mean", .* no class token'):
+        attention.capture(model, torch.randn(1, 3, 32, 32), queries="cls")
     with pytest.raises(ValueError, match=r"`layers`: nothing is called 'block"):
         attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="block.0")
     with pytest.raises(
@@ -237,10 +237,47 @@ def test_the_exponential_of_a_log_softmax_is_read():
     xr.testing.assert_allclose(seen.drop_attrs(), expected.drop_attrs(), rtol=1e-9)
 
 
-def test_passes_of_different_sizes_are_refused():
-    model = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+class Windowed(nn.Module):
+    """As many windows as it is told, of the first two axes."""
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_passes_of_different_forms_are_refused():
+    model = Windowed()
     with attention.capturing(model, queries="mean") as recording:
-        model(torch.randn(2, 7, 16))
-        model(torch.randn(2, 5, 16))
-    with pytest.raises(ValueError, match=r"differ in size: layer 'self_attn' has \[2, 7, 7\]"):
+        model(torch.randn(2, 3, 5, 8))
+        model(torch.randn(2, 4, 5, 8))
+    with pytest.raises(ValueError, match=r"differ in form: layer '' has \[3, 1\] heads"):
         recording.dataset()
+
+
+@pytest.mark.parametrize("queries", ["auto", "cls", "mean"])
+def test_a_model_without_attention_is_told_just_that(queries):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
+    x = torch.randn(2, 3, 8, 8)
+    model(x)
+    with pytest.raises(ValueError, match="`model`: no attention was seen") as refusal:
+        attention.capture(model, x, queries=queries)
+    assert "class token" not in str(refusal.value)
+
+
+def test_inputs_that_are_nan_are_refused_and_named():
+    x = torch.randn(3, 3, 32, 32)
+    x[1, 0, 4] = torch.nan
+    with pytest.raises(ValueError, match=r"`data`: expected inputs that are numbers, .* sample 1$"):
+        attention.capture(small_vit(), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_inputs_of_another_dtype_get_a_sentence(dtype):
+    with pytest.raises(ValueError, match="for weights of float32; convert the inputs"):
+        attention.capture(small_vit(), torch.ones(1, 3, 32, 32).to(dtype))
+
+
+def test_two_arrays_are_a_pair_and_a_model_of_two_arguments_says_so():
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    tokens = torch.randn(2, 3, 8)
+    with pytest.raises(TypeError, match=r"missing .* 'tgt'; several inputs are a tuple"):
+        attention.capture(model, (tokens, tokens))

@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
+import transformers
+import xarray as xr
 from torch import nn
 
 import attention
 from resonance_toolkit import CLASS_TOKEN_NAMES
+from tests.helpers.attention_models import build
 
 
 class Prefixed(nn.Module):
@@ -48,6 +52,110 @@ def test_every_known_name_of_a_class_token_is_one(name):
 def test_registers_are_left_out_but_are_no_class_token():
     model, x = Prefixed(register_tokens=4), torch.randn(3, 6, 8)
     with pytest.raises(ValueError, match="the model has no class token"):
-        attention.capture(model, x)
+        attention.capture(model, x, queries="cls")
     result = attention.capture(model, x, queries="mean")
     assert result["n_prefix"].values.tolist() == [4]
+    xr.testing.assert_identical(attention.capture(model, x), result)
+
+
+def small_bert(**settings):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        attn_implementation="eager",
+        initializer_range=0.5,
+        **settings,
+    )
+    return transformers.BertForSequenceClassification(config).double().eval()
+
+
+@pytest.mark.parametrize("queries", ["auto", "cls"])
+def test_bert_s_first_token_is_its_class_token(queries):
+    model, ids = small_bert(), torch.randint(60, (3, 7))
+    result = attention.capture(model, {"input_ids": ids}, queries=queries, maps=True)
+
+    # Its own maps: the first row, without the class token's own column.
+    with torch.no_grad():
+        rows = torch.stack(model(ids, output_attentions=True).attentions, 1)[:, :, :, 0]
+    others = (rows[..., 1:] / rows[..., 1:].sum(-1, keepdim=True)).numpy()
+    np.testing.assert_allclose(result["weight"], others, rtol=1e-12)
+    np.testing.assert_allclose(result["prefix_mass"], rows[..., 0], rtol=1e-12)
+    np.testing.assert_allclose(result["entropy"], -(others * np.log(others)).sum(-1), rtol=1e-12)
+    assert result.attrs["queries"] == "cls"
+
+
+def test_explicit_rows_of_bert_have_all_keys_as_ever():
+    model, ids = small_bert(), torch.randint(60, (3, 7))
+    result = attention.capture(model, {"input_ids": ids}, queries="mean")
+    assert result["n_prefix"].values.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("timm vit", "cls"),
+        ("timm swin", "mean"),
+        ("timm cait", "cls"),
+        ("torch encoder", "mean"),
+        ("hf vit sdpa", "cls"),
+        ("hf bert sdpa", "cls"),
+        ("hf albert sdpa", "cls"),
+        ("hf gpt2 sdpa", "mean"),
+        ("hf llama sdpa", "mean"),
+    ],
+)
+def test_auto_is_the_class_token_where_there_is_one(name, expected):
+    model, x, _ = build(name)
+    found = attention.capture(model, x)
+    assert found.attrs["queries"] == expected
+    xr.testing.assert_identical(found, attention.capture(model, x, queries=expected))
+
+
+def test_a_bert_that_is_a_decoder_has_no_class_token():
+    config = small_bert().config
+    config.is_decoder = True
+    model, ids = transformers.BertLMHeadModel(config), torch.randint(60, (3, 7))
+    assert attention.capture(model, {"input_ids": ids}).attrs["queries"] == "mean"
+
+
+def test_both_class_tokens_of_crossvit_are_found():
+    torch.manual_seed(0)
+    model = timm.create_model("crossvit_tiny_240", depth=([1, 1, 1],)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "cls_token" in name or "pos_embed" in name:
+                parameter.normal_()
+    result = attention.capture(model, torch.randn(1, 3, 240, 240), maps=True)
+
+    # Each branch has patches of its own size, and one class token before them.
+    assert result.attrs["queries"] == "cls"
+    assert set(result["n_prefix"].values) == {1}
+    assert set(result["n_keys"].values) == {20 * 20 + 1, 14 * 14 + 1}
+    assert bool(result["entropy"].notnull().any(["sample", "head"]).all())
+    np.testing.assert_allclose(result["weight"].sum("key"), 1, rtol=1e-5)
+
+
+class LateClassToken(nn.Module):
+    """A class token that no attention ever sees first."""
+
+    def __init__(self):
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, 8))
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+
+    def forward(self, images):
+        tokens = self.patches(images).flatten(2).mT[:, None]
+        tokens = F.scaled_dot_product_attention(tokens, tokens, tokens)[:, 0]
+        return torch.cat([self.cls_token.expand(len(images), -1, -1), tokens], 1)
+
+
+def test_auto_is_the_mean_where_no_layer_has_the_class_token():
+    model, x = LateClassToken(), torch.randn(2, 3, 16, 16)
+    with pytest.raises(ValueError, match="no layer seen has the class token first"):
+        attention.capture(model, x, queries="cls")
+    found = attention.capture(model, x)
+    xr.testing.assert_identical(found, attention.capture(model, x, queries="mean"))

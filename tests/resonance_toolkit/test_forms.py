@@ -201,6 +201,10 @@ def test_where_targets_are_not_needed_a_tuple_that_is_no_pair_is_arguments():
     assert torch.equal(inputs, X)
     assert targets is None
 
+    ((inputs, targets),) = take([{"x": X[:2]}, {"x": X[2:]}], None, needs_targets=False)
+    assert torch.equal(inputs["x"], X)
+    assert targets is None
+
 
 def test_a_list_of_two_batches_without_targets_is_told_from_a_pair():
     with pytest.raises(TypeError, match=r"could be two batches or a pair; .* \[\(x1, None\)"):
