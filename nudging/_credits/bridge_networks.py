@@ -107,8 +107,10 @@ class BridgeNetworks(ABC):
         times = [self.blocks.index(block) / (len(self.blocks) - 1) for block in blocks]
         time = signal.new_tensor(times).repeat_interleave(len(signal))
 
-        # All blocks have one shape, and so the same padding.
-        counts = state.positions(blocks[0])
+        # All blocks have one shape, and so the same padding; vectors have no positions, and a state
+        # of the user's own making, such as a training step's, need not know of any.
+        has_positions = state.hidden[blocks[0]].dim() == 3
+        counts = state.positions(blocks[0]) if has_positions else None
         if counts is not None:
             counts = counts.repeat(len(blocks), 1)
         return torch.cat(rows), time, signal.repeat(len(blocks), 1), counts
