@@ -50,10 +50,14 @@ def curvature(
     the Hessian is `d^2 L / dw^2` and the Gauss-Newton matrix `J' (d^2 L / df^2) J`, `J = df / dw`.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches. A DataLoader with
-            `samples=None` is streamed: passed over for each product and never held.
-        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; cross-entropy by default.
+        model: Any module; left as it was found.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+            A DataLoader with `samples=None` is streamed: passed over for each product and never
+            held, but for its targets, once.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
+            ask for, such as cross-entropy of classes.
         matrix: `"hessian"` or `"gauss-newton"`.
         k: Eigenvalues at each end of the spectrum.
         over: Names or patterns of the parameters; all trained ones by default.

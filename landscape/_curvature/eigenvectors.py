@@ -29,10 +29,13 @@ def eigenvectors(
     """The eigenvectors of the `k` largest eigenvalues, as directions by parameter name.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        model: Any module; left as it was found.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         k: How many.
-        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; cross-entropy by default.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
+            ask for, such as cross-entropy of classes.
         matrix: `"hessian"` or `"gauss-newton"`; see `curvature`.
         over: Names or patterns of the parameters; all trained ones by default.
         samples: How many samples to draw, if there are so many; None takes all.

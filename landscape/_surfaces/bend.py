@@ -51,8 +51,11 @@ def bend(
     Args:
         model: The model at the beginning; left as it was found.
         to: The model or state dict at the end.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-        loss: `(outputs, targets)`; cross-entropy by default.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+        loss: `(outputs, targets)`; by default what targets ask for, such as cross-entropy of
+            classes.
         steps: Updates of the control point.
         lr: Adam's learning rate.
         batch_size: Samples in an update.

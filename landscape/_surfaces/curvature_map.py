@@ -61,9 +61,12 @@ def curvature_map(
     plane may not be so in other directions (Li et al. 2018).
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
-        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; cross-entropy by default.
+        model: Any module; left as it was found.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
+            ask for, such as cross-entropy of classes.
         matrix: `"hessian"` or `"gauss-newton"`; see `curvature`.
         directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
             largest eigenvalues), or one or two mappings of tensors by parameter name; a missing

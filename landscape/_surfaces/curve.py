@@ -38,12 +38,14 @@ def curve(
     control point `c` (Garipov et al. 2018).
 
     Args:
-        model: The beginning; called as `model(inputs)` and left as it was found.
+        model: The beginning; left as it was found.
         to: The end, a model or state dict.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         control: The control point, from `bend`.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; cross-entropy by default.
+            sample; by default what targets ask for, such as cross-entropy of classes.
         metrics: Further values by name: callables like `loss`, of `(model)` alone, or
             loss-landscapes metrics.
         samples: How many samples to draw, if there are so many; None takes all.

@@ -50,11 +50,13 @@ def dilution(
 
     Args:
         model: The backbone; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         extra: The branches: a module (its parameters, and buffers called `static...`) or a mapping
             of tensors.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; cross-entropy by default.
+            sample; by default what targets ask for, such as cross-entropy of classes.
         metrics: Further callables by name that `grid` evaluates; the result has none of them.
         directions: `"random"`, `"gradient"` (then random), `"hessian"`, or one or two mappings of
             tensors; see `grid`.

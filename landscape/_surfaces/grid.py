@@ -54,10 +54,15 @@ def grid(
     itself is a sample, at (0, 0).
 
     Args:
-        model: Called as `model(inputs)`; left as it was found.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        model: Any module; left as it was found.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; cross-entropy by default.
+            sample; by default what targets ask for: cross-entropy of classes, tokens or pixels
+            (-100 does not count: the mean is over a sample's positions that do, then over samples
+            that have one), of distributions, or the sigmoid losses of several labels. Real numbers
+            need a loss of their own, such as `torch.nn.functional.mse_loss`.
         metrics: Further values by name: callables like `loss`, of `(model)` alone, or
             loss-landscapes metrics.
         directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
@@ -84,11 +89,15 @@ def grid(
 
     Returns:
         Dataset with `loss (alpha, beta)`, its standard error over samples `loss_se` (NaN if `loss`
-        gives one number per batch), `accuracy` (NaN if targets are no classes), `evaluated`, and
-        the metrics. Non-finite values are kept, and counted in the attribute `n_non_finite`.
+        gives one number per batch), `accuracy` (the share of a sample's positions that count which
+        are right, then the mean over samples; NaN if targets are no classes, or the model returns
+        several tensors of which none is called `logits` or `out`), `evaluated`, and the metrics.
+        Non-finite values are kept, and counted in the attribute `n_non_finite`; what targets were
+        understood as is in the attribute `targets`.
 
     Raises:
-        ValueError: If an argument does not fit, data change between passes, or nothing can move.
+        ValueError: If an argument does not fit, targets ask for no loss, data change between
+            passes, or nothing can move.
         TypeError: If an argument is of the wrong kind.
 
     Examples:

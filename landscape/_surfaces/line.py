@@ -47,12 +47,14 @@ def line(
     """Evaluate the loss on a line: to another model, or along a direction.
 
     Args:
-        model: Called as `model(inputs)`; left as it was found. It stands at alpha = 0.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        model: Any module; left as it was found. It stands at alpha = 0.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         to: A model or state dict, at alpha = 1. Everything then moves, running statistics of batch
             norm included (variances stay at or above 0), so that both ends have their own loss.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; cross-entropy by default.
+            sample; by default what targets ask for, such as cross-entropy of classes.
         metrics: Further values by name: callables like `loss`, of `(model)` alone, or
             loss-landscapes metrics.
         direction: Without `to`: `"random"`, `"gradient"`, `"hessian"` (the eigenvector of the

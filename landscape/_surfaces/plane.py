@@ -45,9 +45,11 @@ def plane(
         models: Three models or state dicts; the first must be a module: it is what runs, and is
             left as it was found. Every parameter moves, and running statistics along with them
             (variances stay at or above 0).
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; cross-entropy by default.
+            sample; by default what targets ask for, such as cross-entropy of classes.
         metrics: Further values by name: callables like `loss`, of `(model)` alone, or
             loss-landscapes metrics.
         samples: How many samples to draw, if there are so many; None takes all.

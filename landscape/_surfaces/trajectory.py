@@ -56,10 +56,12 @@ def trajectory(
     Args:
         model: A model of the same architecture, to run; left as it was found.
         checkpoints: Three or more models or state dicts, in order.
-        data: `(x, y)` tensors, a Dataset, a DataLoader or a list of batches.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
+            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         steps: Optimizer updates before each checkpoint; 0, 1, 2, ... by default.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; cross-entropy by default.
+            sample; by default what targets ask for, such as cross-entropy of classes.
         samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         margin: Room around the path, relative to its extent.

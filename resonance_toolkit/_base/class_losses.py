@@ -32,16 +32,18 @@ from resonance_toolkit._base.losses import (
 
 @dataclass(frozen=True)
 class ClassLoss:
-    """A loss over classes `(outputs, targets) -> (sample,)`; a mean, if classes have weights.
+    """A loss over classes `(outputs, targets) -> (sample,)`; a mean, if it weighs one batch.
 
     `loss`: called with logits `(sample, class, ...)` and classes `(sample, ...)`. `ignored`: the
     target that does not count. `has_ignored`: whether there is one. `largest`: the largest class.
+    `scale`: where classes have weights, the number of samples over the sum of their weights.
     """
 
     loss: Loss
     ignored: int
     has_ignored: bool
     largest: int
+    scale: float | None = None
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """Return the loss of each sample: a mean over its positions that count."""
@@ -57,6 +59,8 @@ class ClassLoss:
             raise ValueError(class_out_of_range(self.largest, logits.shape[1], self.ignored))
 
         values = self.loss(logits, classes)
+        if self.scale is not None:
+            return values.reshape(len(values), -1).sum(1) * self.scale
         if self.has_ignored and values.dim() > 1:
             return mean_over_positions(values, classes != self.ignored)
         return values
@@ -65,8 +69,9 @@ class ClassLoss:
 def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
     """Return one of torch's losses over classes without its mean, fitted to targets.
 
-    Another loss is returned as `without_mean` returns it. A loss with class weights keeps its mean,
-    which is no mean of samples.
+    Another loss is returned as `without_mean` returns it. Torch's mean of a loss with class weights
+    is no mean of samples: of one batch it is kept; of several, the terms of each sample are scaled
+    such that their mean over all samples is torch's over all of them.
 
     Args:
         loss: A function or module of `(outputs, targets)`.
@@ -82,8 +87,6 @@ def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
         tensor([4.])
     """
     by_sample = without_mean(loss)
-    if has_class_weights(loss):
-        by_sample = loss
     ignored = ignore_index_of(loss)
     if ignored is None or not _is_over_classes(loss):
         return by_sample
@@ -97,7 +100,24 @@ def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
     has_ignored = any(bool((piece == ignored).any()) for piece in pieces)
     if has_ignored and isinstance(loss, partial) and "reduction" not in loss.keywords:
         by_sample = partial(loss, reduction="none")
-    return ClassLoss(by_sample, ignored, has_ignored, largest)
+
+    scale = None
+    if has_class_weights(loss) and len(pieces) > 1:
+        scale = _samples_by_weight(loss, pieces, ignored)
+    elif has_class_weights(loss):
+        by_sample = loss
+    return ClassLoss(by_sample, ignored, has_ignored, largest, scale)
+
+
+def _samples_by_weight(loss: Any, pieces: list[Tensor], ignored: int) -> float | None:
+    """Divide the number of samples by the sum of the weights of all targets that count."""
+    total = 0.0
+    for piece in pieces:
+        classes = piece[piece != ignored].long()
+        if classes.numel() and int(classes.max()) >= len(loss.weight):
+            return None  # told later, beside outputs
+        total += loss.weight.detach()[classes.to(loss.weight.device)].double().sum().item()
+    return sum(len(piece) for piece in pieces) / total if total else None
 
 
 def _is_over_classes(loss: Any) -> bool:

@@ -23,7 +23,36 @@ def path(model):
     return [another(model), far, copy.deepcopy(model.state_dict())]
 
 
+def in_pieces(data):
+    """The same samples as keywords, in two batches of unequal shape."""
+    x, y = data
+    return [{"x": x[:8], "labels": y[:8]}, {"x": x[8:, :, :5], "labels": y[8:]}]
+
+
+def partly_ignored(data):
+    """Some targets that do not count."""
+    x, y = data
+    return {"x": x, "labels": y.masked_fill(y == 1, -100).int()}
+
+
 VERBS = {
+    "landscape.grid keywords": lambda model, data: landscape.grid(
+        model, partly_ignored(data), samples=12, size=3
+    ),
+    "landscape.grid unequal batches": lambda model, data: landscape.grid(
+        model, in_pieces(data), samples=12, size=3
+    ),
+    "landscape.curvature unequal batches": lambda model, data: landscape.curvature(
+        model, in_pieces(data), samples=12, k=1, trace_probes=2, density_runs=0
+    ),
+    "landscape.curve unequal batches": lambda model, data: landscape.curve(
+        model,
+        another(model),
+        in_pieces(data),
+        landscape.bend(model, another(model), in_pieces(data), steps=2, batch_size=12),
+        samples=12,
+        size=3,
+    ),
     "landscape.grid gradient": lambda model, data: landscape.grid(
         model, data, samples=12, size=3, directions="gradient"
     ),
