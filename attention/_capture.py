@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from attention._recording import ClassTokenNotSeenError, Recording
 from attention._settings import KeyChoice, QueryChoice, Settings
@@ -17,6 +17,7 @@ from resonance_toolkit import (
     AtMost,
     call_model,
     check_module,
+    check_no_nan,
     device_of,
     evaluating,
     is_whole_batch,
@@ -203,11 +204,5 @@ def _is_plain_call(model: nn.Module, data: Any) -> bool:
 def _check_inputs(result: xr.Dataset, batches: list[Any]) -> None:
     # Asked only where a sample is undefined throughout: to look at all inputs takes its time.
     entropy = result.variables["entropy"].values
-    is_undefined = np.isnan(entropy).reshape(len(entropy), -1).all(1)
-    if not is_undefined.any():
-        return
-
-    tensors = [leaf for leaf in tree_leaves(batches) if isinstance(leaf, Tensor)]
-    if any(bool(tensor.isnan().any()) for tensor in tensors if tensor.is_floating_point()):
-        numbers = ", ".join(map(str, np.flatnonzero(is_undefined)[:10]))
-        raise ValueError(f"`data`: expected inputs that are numbers, got NaN in sample {numbers}")
+    if np.isnan(entropy).reshape(len(entropy), -1).all(1).any():
+        check_no_nan([(inputs, None) for inputs in batches])

@@ -1,6 +1,7 @@
 """Checks of what the verbs of this package are given."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch.distributed as dist
@@ -64,6 +65,43 @@ def check_losses(losses: Sequence[Tensor], names: tuple[str, ...] | None) -> tup
             raise ValueError(f"losses: {name!r}: expected a scalar tensor, got {kind}")
 
     return names
+
+
+def check_dependence(losses: Sequence[Tensor], names: Sequence[str]) -> None:
+    """Refuse a loss that has no graph, and so no gradient.
+
+    A constant zero beside the first loss is let through: so is a probe's that is not connected.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for index, (name, loss) in enumerate(zip(names, losses, strict=True)):
+        if loss.requires_grad or (index > 0 and loss.item() == 0):
+            continue
+        raise ValueError(
+            f"losses: {name!r}: expected a loss that depends on `model`, got the constant "
+            f"{loss.item():.4g}: detached, or made without gradients enabled; give it with its "
+            "graph, or leave it out"
+        )
+
+
+@contextmanager
+def explaining_second_pass() -> Iterator[None]:
+    """Say why a backward pass finds its graph gone, which torch cannot know.
+
+    Raises:
+        ValueError: If it does.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "backward through the graph a second time" not in str(error):
+            raise
+        raise ValueError(
+            "losses: their graph was backpropagated before, and is gone; trace.backward(main, "
+            "auxiliary) stands where (main + auxiliary).backward() stood, so call it alone, once "
+            "after each forward pass"
+        ) from error
 
 
 def check_names(objectives: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -15,10 +16,16 @@ from gradients._recorders.layers import parameters_by_layer
 from resonance_toolkit import (
     AtMost,
     Batches,
+    DefaultLoss,
     Loss,
     call_model,
     check_module,
+    check_no_nan,
     count_samples,
+    default_loss,
+    leave_out_uncounted,
+    logits_of,
+    name_of,
     preserving,
     provenance,
     take,
@@ -30,7 +37,7 @@ def initial_norm(
     data: Any,
     branches: nn.Module | int | None = None,
     *,
-    loss: Loss = F.cross_entropy,
+    loss: Loss | None = None,
     samples: int | None = AtMost(500),
     batch_size: int = 100,
     seed: int = 0,
@@ -46,11 +53,16 @@ def initial_norm(
     Args:
         model: The backbone, before training, in the mode to be measured; not sharded. Left as it
             was.
-        data: `(inputs, targets)` tensors, a Dataset or DataLoader of such pairs, or a list of
-            batches.
+        data: `(inputs, targets)`, where inputs are a tensor, a tuple (positional arguments) or a
+            mapping (keywords); a mapping with `labels`; or a source of these: a Dataset, a
+            DataLoader, a list of batches.
         branches: What is attached: a module, whose parameters, frozen or not, are counted, or
             the number of their weights.
-        loss: Maps `(outputs, targets)` to the mean loss of one batch.
+        loss: Maps `(outputs, targets)` to the mean loss of one batch. None takes what the targets
+            ask for: cross-entropy for classes, of samples or of positions (tokens, pixels: the mean
+            over those of a sample that count, then over samples), sigmoid losses for zeros and
+            ones, soft cross-entropy for distributions. Samples without a target that counts (-100)
+            are left out then; real numbers need a loss.
         samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples in a forward pass.
         seed: Decides which samples, and what dropout draws.
@@ -59,11 +71,13 @@ def initial_norm(
         Dataset with `gradient_norm (layer)`; `norm_backbone`, `norm_everything`: over the model,
         and over model and branches; `rms_backbone`, `rms_everything`: the same divided by the root
         of the numbers of parameters, `n_backbone` and `n_everything`; `dilution`: the factor
-        between the two; `reduction`: its effect in percent; `loss`.
+        between the two; `reduction`: its effect in percent; `loss`. Attributes: `loss`, its name;
+        `targets`, what they were understood as; `n_samples`.
 
     Raises:
-        ValueError: If `branches` is neither a module nor a number of weights, the loss is no scalar
-            that depends on the model, or the model is frozen or sharded.
+        ValueError: If there is no default loss for the targets, inputs are NaN, `branches` is
+            neither a module nor a number of weights, the loss is no scalar that depends on the
+            model, or the model is frozen or sharded.
 
     Examples:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -84,9 +98,16 @@ def initial_norm(
         raise ValueError("`model`: expected parameters that require gradients, got none")
 
     batches = take(data, samples, seed, model=model, batch_size=batch_size)
+    batch_loss = _MeanLoss(loss)
+    if loss is None:
+        batches = leave_out_uncounted(batches)
+        batch_loss = _MeanLoss(default_loss([targets for _, targets in batches]))
+
     with preserving(model):
         torch.manual_seed(seed)
-        mean_loss, gradients = _mean_gradients(model, loss, batches, inputs)
+        mean_loss, gradients = _mean_gradients(model, batch_loss, batches, inputs)
+    if math.isnan(mean_loss):
+        check_no_nan(batches)
 
     # Branches that the loss does not reach have no gradient, and add nothing.
     squares = {
@@ -126,13 +147,44 @@ def initial_norm(
 
     n_samples = sum(count_samples(x) for x, _ in batches)
     attributes = provenance(
-        "gradients.initial_norm", model, loss=loss, n_samples=n_samples, seed=seed
+        "gradients.initial_norm",
+        model,
+        loss=batch_loss.name,
+        targets=batch_loss.targets,
+        n_samples=n_samples,
+        seed=seed,
     )
     return result.assign_coords(layer=layer_coordinate(by_layer.layers)).assign_attrs(attributes)
 
 
+class _MeanLoss:
+    """The mean loss of a batch: the user's own, or a default one's.
+
+    `targets` says what the targets were understood as, once a batch was seen.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        self._loss = loss
+        self.name = name_of(loss)
+        self.targets = "given to the loss"
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        if not isinstance(self._loss, DefaultLoss):
+            return self._loss(outputs, targets)
+
+        meaning = self._loss.meaning_beside(outputs, targets)
+        self.targets = meaning
+        self.name = name_of(replace(self._loss, meaning=meaning))
+        values = self._loss(outputs, targets)
+
+        # One class per sample: torch's own mean, which rounds in an order of its own.
+        if meaning == "classes" and logits_of(outputs).dim() == 2 and values.shape == targets.shape:
+            return F.cross_entropy(logits_of(outputs), targets.long())
+        return values.mean()
+
+
 def _mean_gradients(
-    model: nn.Module, loss: Loss, batches: Batches, inputs: list[Tensor]
+    model: nn.Module, loss: _MeanLoss, batches: Batches, inputs: list[Tensor]
 ) -> tuple[float, dict[Tensor, Tensor | None]]:
     """Return the mean loss over all samples, and its gradient by tensor."""
     n_samples = sum(count_samples(x) for x, _ in batches)

@@ -19,6 +19,7 @@ from resonance_toolkit import (
     AtMost,
     Batches,
     check_module,
+    check_no_nan,
     check_whole,
     count_samples,
     preserving,
@@ -46,8 +47,8 @@ def noise(
 
     Args:
         model: Any module that is not sharded, in the mode to be measured. Left as it was.
-        data: `(inputs, targets)` tensors, a Dataset or DataLoader of such pairs, or a list of
-            batches.
+        data: `(inputs, targets)`, where inputs are a tensor, a tuple or a mapping; a mapping with
+            `labels`; or a source of these: a Dataset, a DataLoader, a list of batches.
         losses: Maps `(inputs, targets)` to two losses: of the model's own forward, and auxiliary.
         samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples in a mini-batch.
@@ -62,10 +63,11 @@ def noise(
         Dataset with `dot`, `norm_main`, `norm_aux`, `cosine (batch, layer)`, `cosine_total (batch)`
         and the losses, as of `Trace`; `mean`, `variance (layer)` of the cosine, `mean_total`,
         `variance_total`, and each with its interval in `..._low` and `..._high`. The attribute
-        `n_samples` counts the samples of all processes.
+        `n_samples` counts the samples of all processes; `loss` is the name of `losses`.
 
     Raises:
-        ValueError: If there are fewer than two mini-batches or not two losses, a setting is out of
+        ValueError: If there are fewer than two mini-batches or not two losses, inputs are NaN, a
+            setting is out of
             range, the model is sharded, or the processes that share it are unknown.
 
     Examples:
@@ -107,9 +109,14 @@ def noise(
                 raise ValueError(f"`losses`: expected two, got {len(names)}")
             updates.append(update)
 
+    if any(np.isnan(update.loss).any() for update in updates):
+        check_no_nan(batches)
+
     attributes = provenance(
         "gradients.noise",
         model,
+        loss=losses,
+        targets="given to the loss",
         n_samples=n_samples,
         batch_size=batch_size,
         resamples=resamples,

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from gradients._checks import (
     Group,
     Level,
+    check_dependence,
     check_group,
     check_level,
     check_losses,
     check_names,
     check_scaler,
     default_names,
+    explaining_second_pass,
 )
 from gradients._dataset import make_dataset
 from gradients._recorders.activations import ActivationRecorder
@@ -139,9 +141,11 @@ class Trace:
 
         Raises:
             ValueError: If the losses are not scalars, not as many as before, or not separable, or
-                do not depend on the model.
+                do not depend on the model, or were backpropagated before.
         """
-        self.objectives = check_losses(losses, self.objectives)
+        names = check_losses(losses, self.objectives)
+        check_dependence(losses, names)
+        self.objectives = names
         total = reduce(add, losses)
         scaled_total = total if self.scaler is None else self.scaler.scale(total)
 
@@ -151,8 +155,10 @@ class Trace:
                 # with the scale.
                 one = torch.ones_like(total.detach())
                 seed = one if self.scaler is None else self.scaler.scale(one)
-                self._begin(losses, seed, whole_update=update)
-            scaled_total.backward()
+                with explaining_second_pass():
+                    self._begin(losses, seed, whole_update=update)
+            with explaining_second_pass():
+                scaled_total.backward()
             self._update.end()
         except BaseException:
             self._update.abandon(was_whole_update=update)
@@ -171,11 +177,13 @@ class Trace:
             losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
 
         Raises:
-            ValueError: If the losses are not scalars, or not as many as before; and for a
-                `fully_shard` model. What only the backward pass shows, as losses that are not
+            ValueError: If the losses are not scalars, not as many as before, or constants; and for
+                a `fully_shard` model. What only the backward pass shows, as losses that are not
                 separable, is raised there.
         """
-        self.objectives = check_losses(losses, self.objectives)
+        names = check_losses(losses, self.objectives)
+        check_dependence(losses, names)
+        self.objectives = names
         if isinstance(self._recorder, ShardRecorder):
             raise ValueError("`model`: a `fully_shard` model needs `backward` instead of `join`")
 

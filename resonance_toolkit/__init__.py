@@ -35,7 +35,7 @@ from resonance_toolkit._base.facts import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import LABEL_NAMES, Batches, index_rows
+from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     predicts_next_token,
@@ -109,6 +109,7 @@ __all__ = [
     # Checks of arguments
     "check_choice",
     "check_module",
+    "check_no_nan",
     "check_not_negative",
     "check_positive",
     "check_share",

@@ -133,6 +133,27 @@ def _check_sizes(pair: Batch) -> None:
         raise ValueError(f"`data`: expected as many targets as inputs, got {listing}")
 
 
+def check_no_nan(batches: Batches) -> None:
+    """Refuse inputs with NaN, for a verb that found a loss to be NaN and looks for the cause.
+
+    To look at all inputs takes its time: not to be asked without need.
+
+    Raises:
+        ValueError: If there are some.
+    """
+    first_sample = 0
+    for inputs, _ in batches:
+        tensors = [tensor for tensor in tensors_in(inputs) if tensor.dim()]
+        for tensor in tensors:
+            has_nan = tensor.isnan().reshape(len(tensor), -1).any(1)
+            if bool(has_nan.any()):
+                sample = first_sample + int(has_nan.nonzero()[0])
+                raise ValueError(
+                    f"`data`: expected inputs that are numbers, got NaN in sample {sample}"
+                )
+        first_sample += len(tensors[0])
+
+
 def tensors_in(nest: Any) -> list[Tensor]:
     """List the tensors in nested tuples, lists and mappings."""
     if isinstance(nest, Tensor):

@@ -10,6 +10,9 @@ def _maps(model, data, **settings):
 VERBS = {
     "attention.capture": lambda model, data: attention.capture(model, data[0], queries="mean"),
     "attention.capture, maps": _maps,
+    "attention.capture, a pair in batches": lambda model, data: attention.capture(
+        model, data, samples=7, batch_size=3
+    ),
     "attention.statistics": lambda model, data: attention.statistics(_maps(model, data)),
     "attention.rollout": lambda model, data: attention.rollout(_maps(model, data, keys="all")),
 }

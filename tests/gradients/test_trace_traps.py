@@ -202,3 +202,33 @@ def test_a_copy_of_a_trace_goes_its_own_way(again):
         other.backward(*losses(other.model, x))
     trace.backward(*losses(chain, x))
     assert trace.to_dataset().sizes["step"] == 2
+
+
+@pytest.mark.parametrize("way", ["backward", "join"])
+def test_a_loss_without_a_graph_is_refused_unless_it_is_an_auxiliary_zero(way):
+    model, batch = quiet_network(), make_batch()
+    main, auxiliary = two_losses(model, *batch)
+    trace = Trace(model)
+    with pytest.raises(ValueError, match="losses: 'main': expected a loss that depends on `model`"):
+        getattr(trace, way)(main.detach(), auxiliary)
+    with pytest.raises(ValueError, match=r"'auxiliary': .* got the constant 0\.5: detached"):
+        getattr(trace, way)(main, torch.tensor(0.5))
+    assert (trace.step, trace.objectives) == (0, None)
+
+    # A probe that is not connected gives a constant zero.
+    getattr(trace, way)(main, torch.zeros(()))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_losses_that_were_backpropagated_before_get_a_sentence(every):
+    model, batch = quiet_network(), make_batch()
+    trace = Trace(model, every)
+    trace.backward(*two_losses(model, *batch))
+    main, auxiliary = two_losses(model, *batch)
+    (main + auxiliary).backward()
+    with pytest.raises(ValueError, match=r"backpropagated before, .* so call it alone"):
+        trace.backward(main, auxiliary)
+
+    # The trace goes on.
+    trace.backward(*two_losses(model, *batch))
+    assert trace.step == 2
