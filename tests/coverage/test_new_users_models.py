@@ -24,14 +24,16 @@ from tests.helpers.probe_reference import branch_loss, weights_of
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-12}
+# Norms and losses of language models go through float32, whatever the weights are.
+SINGLE = {"rtol": 1e-6, "atol": 0}
 
 # How a branch of the defaults reads a layer: the class token, the mean over positions that are no
 # padding, or every position by itself.
 HUGGING_FACE = {
-    "bert": "class token",
+    "bert": "mean",
     "bert, tagging": "positions",
-    "distilbert": "class token",
-    "roberta": "class token",
+    "distilbert": "mean",
+    "roberta": "mean",
     "gpt2": "positions",
     "llama": "positions",
     "mamba": "positions",
@@ -118,7 +120,7 @@ class Sample:
             outputs = call(self.model.eval(), self.inputs)
         if isinstance(outputs, torch.Tensor):
             return outputs
-        return outputs["out"] if "out" in outputs else outputs.logits
+        return next(iter(outputs.values()))
 
 
 def call(model, inputs):
@@ -233,13 +235,19 @@ def mean_of_means(losses):
 def test_landscape_and_nudge_start_from_the_loss_of_a_loop(name):
     sample = build(name)
     expected = mean_of_means(losses_by_loops(sample.logits(), sample.targets))
+    tolerance = SINGLE if name in CAUSAL else TIGHT
 
     surface = landscape.grid(sample.model, sample.data, size=3, samples=None)
-    np.testing.assert_allclose(surface["loss"].sel(alpha=0, beta=0), expected, **TIGHT)
+    np.testing.assert_allclose(surface["loss"].sel(alpha=0, beta=0), expected, **tolerance)
     assert surface.attrs["n_samples"] == len(sample.targets)
 
+    if name == "graph":
+        with pytest.raises(ValueError, match=r"^`data`: .* the nodes of one graph, cannot be"):
+            nudging.nudge(sample.model, sample.data, nudging.backprop(), samples=None)
+        return
+
     result = nudging.nudge(sample.model, sample.data, nudging.backprop(), samples=None)
-    np.testing.assert_allclose(result["loss"], expected, **TIGHT)
+    np.testing.assert_allclose(result["loss"], expected, **tolerance)
     assert bool((result["loss_change"] < 0).all())
 
 
@@ -258,7 +266,7 @@ def test_the_next_token_is_compared_as_the_models_own_loss_does(name):
     sample = build(name)
     losses = losses_by_loops(sample.logits(), sample.targets)
     own_loss = sample.model(**sample.data).loss.item()
-    np.testing.assert_allclose(own_loss, np.mean(np.concatenate(losses)), **TIGHT)
+    np.testing.assert_allclose(own_loss, np.mean(np.concatenate(losses)), **SINGLE)
 
 
 @pytest.mark.parametrize("name", HUGGING_FACE)
@@ -290,7 +298,9 @@ def _branches_by_loops(probe, layer, output, sample):
     if way == "class token":
         rows, classes = hidden[:, 0], sample.targets
     elif way == "mean":
-        rows, classes = hidden.mean(1), sample.targets
+        mask = sample.inputs.get("attention_mask", torch.ones(hidden.shape[:2]))
+        kept = [states[counts == 1] for states, counts in zip(hidden, mask, strict=True)]
+        rows, classes = torch.stack([states.mean(0) for states in kept]), sample.targets
     else:
         counted = sample.targets != -100
         rows, classes = hidden[counted], sample.targets[counted]
@@ -381,7 +391,7 @@ def test_a_trace_is_the_cosine_of_two_gradients(name):
 
     trace = gradients.Trace(sample.model)
     trace.backward(*losses)
-    np.testing.assert_allclose(trace.to_dataset()["cosine_total"], [expected], **TIGHT)
+    np.testing.assert_allclose(trace.to_dataset()["cosine_total"], [expected], **SINGLE)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit", "wav2vec2", "vit_tiny"])
