@@ -31,7 +31,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
     """
     try:
         if isinstance(inputs, Mapping):
-            return model(**inputs)
+            return model(**inputs, **_without_cache(model, inputs))
         if isinstance(inputs, tuple):
             return model(*inputs)
         return model(inputs)
@@ -45,6 +45,20 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if sentence is None:
             raise
         raise TypeError(sentence) from error
+
+
+def _without_cache(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask a language model of transformers to keep nothing for a next token, if it would.
+
+    What is kept takes memory, and some write to it in place, which no backward pass survives.
+    """
+    inner_model = unwrap(model)
+    config = getattr(inner_model, "config", None)
+    if "use_cache" in inputs or not getattr(config, "use_cache", False):
+        return {}
+
+    takes_cache = "use_cache" in inspect.signature(inner_model.forward).parameters
+    return {"use_cache": False} if takes_cache else {}
 
 
 def _arguments_sentence(model: nn.Module, inputs: Any) -> str | None:

@@ -74,7 +74,12 @@ def find_blocks(model: nn.Module) -> Blocks:
     if parts:
         return _name_blocks(parts, names, f"no module is repeated; {len(parts)} parts of the model")
 
-    leaves = [module for module in root.modules() if _has_weights(module) and _is_leaf(module)]
+    # Embeddings of positions are the same for all samples, those of tokens no layer to attach to.
+    leaves = [
+        module
+        for module in root.modules()
+        if _has_weights(module) and _is_leaf(module) and not isinstance(module, nn.Embedding)
+    ]
     if len(leaves) < 2:
         raise ValueError(
             "`model`: expected repeated blocks or several layers with weights, got neither; name "
@@ -101,9 +106,11 @@ def _find_series(module: nn.Module) -> list[nn.Module]:
     children = [child for child in module.children() if _is_block(child)]
     n_weights = sum(_count_weights(child) for child in children)
 
-    # A list of stages is one series, though the first stages often have blocks of another class.
+    # A list of stages is one series, though the first stages often have blocks of another class;
+    # so is a list of blocks that are called in turn, such as attention and state spaces.
     is_list_of_stages = _is_container(module) and all(_is_container(child) for child in children)
-    series = children if is_list_of_stages else _largest_kind(children)
+    is_list = is_list_of_stages or type(module) is nn.ModuleList
+    series = children if is_list else _largest_kind(children)
 
     is_half_of_them = 2 * len(series) >= len(children)
     n_inside = sum(_count_weights(member) for member in series)

@@ -68,11 +68,34 @@ def shift_labels(labels: Tensor) -> Tensor:
 def with_decoder_inputs(model: nn.Module, inputs: Any, labels: Tensor) -> Any:
     """Add what an encoder-decoder feeds its decoder, which it makes from its labels itself."""
     inner_model = unwrap(model)
-    prepare = getattr(inner_model, "prepare_decoder_input_ids_from_labels", None)
-    if prepare is None or not isinstance(inputs, Mapping):
+    if not isinstance(inputs, Mapping):
         return inputs
     if inputs.get("decoder_input_ids") is not None:
         return inputs
     if inputs.get("decoder_inputs_embeds") is not None:
         return inputs
-    return {**inputs, "decoder_input_ids": prepare(labels)}
+
+    prepare = getattr(inner_model, "prepare_decoder_input_ids_from_labels", None)
+    if prepare is not None:
+        return {**inputs, "decoder_input_ids": prepare(labels)}
+
+    # Models that hear (Whisper) shift labels inside their forward pass only.
+    if _writes_tokens(inner_model) and labels.dim() == 2:
+        return {**inputs, "decoder_input_ids": _shift_right(labels, inner_model)}
+    return inputs
+
+
+def _writes_tokens(model: nn.Module) -> bool:
+    config = getattr(model, "config", None)
+    if not getattr(config, "is_encoder_decoder", False):
+        return False
+    if getattr(config, "decoder_start_token_id", None) is None:
+        return False
+    return type(model).__name__.endswith("ForConditionalGeneration")
+
+
+def _shift_right(labels: Tensor, model: nn.Module) -> Tensor:
+    config: Any = model.config
+    start = torch.full_like(labels[:, :1], config.decoder_start_token_id)
+    shifted = torch.cat([start, labels[:, :-1]], dim=1)
+    return shifted.masked_fill(shifted == IGNORED_TARGET, config.pad_token_id)

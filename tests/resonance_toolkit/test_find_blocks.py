@@ -104,3 +104,23 @@ def test_a_plain_perceptron_gives_its_layers_but_the_last():
 def test_a_model_without_blocks_is_told_to_name_layers(model):
     with pytest.raises(ValueError, match=r"`model`: expected repeated blocks .* name the layers"):
         find_blocks(model)
+
+
+class Recurrence(nn.Sequential):
+    pass
+
+
+class Attention(nn.Sequential):
+    pass
+
+
+def test_a_list_of_blocks_of_two_classes_is_one_series():
+    kinds = (Recurrence, Attention, Recurrence)
+    blocks = nn.ModuleList(kind(nn.Linear(4, 8), nn.Linear(8, 4)) for kind in kinds)
+    model = nn.ModuleDict({"embed": nn.Embedding(9, 4), "blocks": blocks, "head": nn.Linear(4, 2)})
+    assert list(find_blocks(model)) == ["blocks.0", "blocks.1", "blocks.2"]
+
+
+def test_embeddings_are_no_layers_to_attach_to():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.GRU(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    assert list(find_blocks(model)) == ["1", "2"]

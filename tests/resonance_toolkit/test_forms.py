@@ -177,6 +177,17 @@ def test_masks_say_which_positions_are_real():
         assert positions_that_count(nothing) is None
 
 
+def test_an_encoder_and_a_decoder_have_masks_of_their_own():
+    first = torch.tensor([[True, True, False]])
+    second = torch.tensor([[True, False, False]])
+    of_transformers = {"attention_mask": first.long(), "decoder_attention_mask": second.long()}
+    of_torch = {"src_key_padding_mask": ~first, "tgt_key_padding_mask": ~second}
+    for inputs in (of_transformers, of_torch):
+        assert torch.equal(positions_that_count(inputs), first)
+        assert torch.equal(positions_that_count(inputs, of_decoder=True), second)
+    assert positions_that_count({"attention_mask": first.long()}, of_decoder=True) is None
+
+
 def test_where_targets_are_not_needed_a_tuple_that_is_no_pair_is_arguments():
     for data in ((X,), (X, X, X)):
         ((inputs, targets),) = take(data, None, needs_targets=False)
@@ -246,3 +257,19 @@ def test_a_decoder_has_a_padding_mask_of_its_own():
         positions_that_count({"tgt_key_padding_mask": other}, of_decoder=True), other == 0
     )
     assert positions_that_count({"attention_mask": mask}, of_decoder=True) is None
+
+
+class Remembering(nn.Module):
+    def __init__(self, *, by_default):
+        super().__init__()
+        self.config = SimpleNamespace(use_cache=by_default)
+
+    def forward(self, x, use_cache=None):
+        return x, self.config.use_cache if use_cache is None else use_cache
+
+
+def test_a_language_model_keeps_nothing_for_a_next_token_unless_asked():
+    assert call_model(Remembering(by_default=True), {"x": 1}) == (1, False)
+    assert call_model(Remembering(by_default=False), {"x": 1}) == (1, False)
+    assert call_model(Remembering(by_default=True), {"x": 1, "use_cache": True}) == (1, True)
+    assert call_model(Remembering(by_default=True), 1) == (1, True)

@@ -4,6 +4,7 @@ import random
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.utils.data import (
     DataLoader,
@@ -19,7 +20,7 @@ import gradients
 import landscape
 import nudging
 import probes
-from resonance_toolkit import AtMost, device_of, take
+from resonance_toolkit import AtMost, call_model, device_of, take
 
 X, Y = torch.arange(20.0)[:, None], torch.arange(20)
 
@@ -213,3 +214,35 @@ def test_the_warning_names_the_line_of_the_user(measure):
     with pytest.warns(UserWarning, match="up to 99 are drawn") as caught:
         measure(model, (X, Y))
     assert caught[0].filename == __file__
+
+
+def test_a_model_that_hears_gets_the_labels_shifted_as_its_own_loss_has_them():
+    config = transformers.WhisperConfig(
+        vocab_size=20,
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        num_mel_bins=4,
+        max_source_positions=5,
+        max_target_positions=8,
+        pad_token_id=2,
+        bos_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=3,
+    )
+    model = transformers.WhisperForConditionalGeneration(config).double().eval()
+    features = torch.randn(2, 4, 10, dtype=torch.float64)
+    labels = torch.tensor([[5, 6, 7], [8, 9, -100]])
+    batch = {"input_features": features, "labels": labels}
+
+    ((inputs, targets),) = take(batch, None, model=model)
+    assert inputs["decoder_input_ids"].tolist() == [[3, 5, 6], [3, 8, 9]]
+
+    # All positions at once, as the model's own loss takes its mean.
+    logits = call_model(model, inputs).logits
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(loss, model(**batch).loss, rtol=1e-12, atol=0)
