@@ -172,7 +172,7 @@ class _MeanLoss:
         if not isinstance(self._loss, DefaultLoss):
             return self._loss(outputs, targets)
 
-        meaning = self._loss.meaning_beside(outputs, targets)
+        meaning = self._loss.settle_meaning(outputs, targets)
         self.targets = meaning
         self.name = name_of(replace(self._loss, meaning=meaning))
         values = self._loss(outputs, targets)

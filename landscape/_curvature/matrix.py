@@ -204,7 +204,7 @@ def _gauss_newton_product(
     matrix: CurvatureMatrix, params: list[Tensor], batch: Batch, share: float
 ) -> BatchProduct:
     outputs = call_model(matrix.model, batch[0])
-    read_outputs, free_outputs, slopes = _loss_of_outputs(matrix, batch, outputs, share)
+    read_outputs, free_outputs, slopes = _differentiate_by_outputs(matrix, batch, outputs, share)
 
     # J v, without forward mode: J' u is linear in u, and its derivative, transposed, is J.
     dummies = [torch.zeros_like(output, requires_grad=True) for output in read_outputs]
@@ -240,7 +240,7 @@ def _gauss_newton_product(
     return multiply
 
 
-def _loss_of_outputs(
+def _differentiate_by_outputs(
     matrix: CurvatureMatrix, batch: Batch, outputs: Any, share: float
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Differentiate the loss as a function of the outputs alone.

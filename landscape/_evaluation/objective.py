@@ -87,12 +87,12 @@ class Objective:
         """True if the loss finds the logits in whatever a model returns by itself."""
         return isinstance(self.loss, DefaultLoss | ClassLoss)
 
-    def beside(self, outputs: Any, targets: Any) -> "Objective":
+    def settle_targets(self, outputs: Any, targets: Any) -> "Objective":
         """The same, with what only outputs can tell: whether there is a target for each class."""
         if not isinstance(self.loss, DefaultLoss) or self.loss.if_by_class is None:
             return self
 
-        meaning = self.loss.meaning_beside(outputs, targets)
+        meaning = self.loss.settle_meaning(outputs, targets)
         loss = replace(self.loss, meaning=meaning, if_by_class=None)
         return replace(self, loss=loss, loss_name=name_of(loss), targets=meaning)
 

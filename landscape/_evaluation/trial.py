@@ -83,7 +83,7 @@ def _run(model: nn.Module, objective: Objective, batch: Batch, *, is_divisible: 
 
     # A loss of the user's may do anything; ours tell whether outputs and targets fit.
     if objective.finds_logits:
-        objective = objective.beside(outputs, targets)
+        objective = objective.settle_targets(outputs, targets)
         evaluate_on_batch(objective.loss, "outputs", model, batch, outputs)
     return Trial(objective, is_divisible, largest)
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from nudging._credits.credit import Credit, check_credit
 from nudging._credits.saving import add_credit
-from nudging._measures.batches import Request, over_batches
+from nudging._measures.batches import Request, measure_batches
 from nudging._measures.gradient_cosine import GradientCosine
 from resonance_toolkit import AtMost, Loss, check_positive
 
@@ -82,7 +82,7 @@ def alignment(
         seed=seed,
         dtype=dtype,
     )
-    values, block_names, attributes = over_batches(request, {"cosine": cosine.measure_batch})
+    values, block_names, attributes = measure_batches(request, {"cosine": cosine.measure_batch})
 
     result = cosine.make_dataset(values["cosine"], block_names)
     return add_credit(result.assign_attrs(attributes), credit)

@@ -13,7 +13,7 @@ from nudging._measures.batch_agreement import (
     mean_gradient_of_full_batch,
     mean_pairwise_cosine,
 )
-from nudging._measures.batches import Measure, ObservedBatch, Request, over_batches
+from nudging._measures.batches import Measure, ObservedBatch, Request, measure_batches
 from nudging._measures.numbers import Array, make_dataset, norms, without_padding
 from resonance_toolkit import AtMost, Loss, check_whole
 
@@ -120,7 +120,7 @@ def audit(
         "norms": _measure_norms,
         "gradients": partial(mean_gradient_of_full_batch, batch_size=batch_size),
     }
-    values, _, attributes = over_batches(request, measures)
+    values, _, attributes = measure_batches(request, measures)
 
     # Fewer batches would agree, or disagree, by chance.
     n_samples = int(attributes["n_samples"])

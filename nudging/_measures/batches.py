@@ -84,7 +84,7 @@ class Observations(NamedTuple):
     attributes: Attributes
 
 
-def over_batches(request: Request, measures: Mapping[str, Measure]) -> Observations:
+def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observations:
     """Draw the samples, and put every batch before every measure."""
     modules = choose_blocks(request.model, request.blocks)
     dtype = request.dtype

@@ -7,7 +7,7 @@ from torch import nn
 
 from nudging._credits.credit import Credit, check_credit
 from nudging._credits.saving import add_credit
-from nudging._measures.batches import Request, over_batches
+from nudging._measures.batches import Request, measure_batches
 from nudging._measures.loss_correlation import LossCorrelation
 from resonance_toolkit import AtMost, Loss, check_positive, check_whole
 
@@ -83,7 +83,7 @@ def correlation(
         dtype=dtype,
     )
     measures = {"predictions": predictions.measure_batch}
-    values, block_names, attributes = over_batches(request, measures)
+    values, block_names, attributes = measure_batches(request, measures)
 
     result = predictions.make_dataset(values["predictions"], block_names)
     return add_credit(result.assign_attrs(attributes), credit)

@@ -7,7 +7,7 @@ from torch import nn
 
 from nudging._credits.credit import Credit, check_credit
 from nudging._credits.saving import add_credit
-from nudging._measures.batches import Request, over_batches
+from nudging._measures.batches import Request, measure_batches
 from nudging._measures.gradient_cosine import GradientCosine
 from nudging._measures.loss_changes import (
     LossChanges,
@@ -102,7 +102,7 @@ def measure(
         seed=seed,
         dtype=dtype,
     )
-    values, block_names, attributes = over_batches(
+    values, block_names, attributes = measure_batches(
         request,
         {
             "changes": changes.measure_batch,

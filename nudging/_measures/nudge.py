@@ -7,7 +7,7 @@ from torch import nn
 
 from nudging._credits.credit import Credit, check_credit
 from nudging._credits.saving import add_credit
-from nudging._measures.batches import Request, over_batches
+from nudging._measures.batches import Request, measure_batches
 from nudging._measures.loss_changes import (
     LossChanges,
     Normalisation,
@@ -103,7 +103,7 @@ def nudge(
         seed=seed,
         dtype=dtype,
     )
-    values, block_names, attributes = over_batches(request, {"changes": changes.measure_batch})
+    values, block_names, attributes = measure_batches(request, {"changes": changes.measure_batch})
 
     result = changes.make_dataset(values["changes"], block_names)
     return add_credit(result.assign_attrs(attributes), credit)

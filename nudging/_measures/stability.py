@@ -13,7 +13,7 @@ from nudging._measures.batch_agreement import (
     mean_gradient_of_full_batch,
     mean_pairwise_cosine,
 )
-from nudging._measures.batches import Request, over_batches
+from nudging._measures.batches import Request, measure_batches
 from nudging._measures.numbers import Attributes, layer_coordinate, make_dataset
 from resonance_toolkit import AtMost, Loss, check_whole
 
@@ -78,7 +78,7 @@ def stability(
         seed=seed,
     )
     measures = {"gradients": partial(mean_gradient_of_full_batch, batch_size=batch_size)}
-    values, block_names, attributes = over_batches(request, measures)
+    values, block_names, attributes = measure_batches(request, measures)
 
     # With fewer pairs of batches than asked for, the mean would not be comparable.
     n_samples = int(attributes["n_samples"])

@@ -91,7 +91,7 @@ def name_of_loss(loss: Loss) -> str:
 def describe_targets(loss: Loss, outputs: Any, targets: Any) -> str:
     """Say what targets were understood as, in the attributes of a result."""
     if isinstance(loss, DefaultLoss):
-        return loss.meaning_beside(outputs, targets)
+        return loss.settle_meaning(outputs, targets)
     return "given to the loss"
 
 

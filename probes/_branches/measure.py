@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 import xarray as xr
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from probes._branches.branches import Branches, BranchLoss, Settings
 from probes._branches.potentials import LossName
 from probes._branches.rows import LayerFeatures
 from probes._branches.targets import Targets, as_distribution
-from resonance_toolkit import provenance
 
 # Elements of the logits `(branch, row, class)` that are made at once: 64 MB in single precision.
 _MOST_LOGITS = 2**24
@@ -64,16 +63,17 @@ def mean_of_passes(passes: list[Measures]) -> Measures:
 
 
 def as_dataset(
-    made_by: str,
     branches: Mapping[str, Branches],
     measures: Measures,
-    model: nn.Module | None,
     *,
     alphas: Mapping[str, float],
     step: int,
     attributes: Mapping[str, Any],
 ) -> xr.Dataset:
-    """Describe what was measured; `Probe.measure` says what is in it."""
+    """Label what was measured; `Probe.measure` says what is in it.
+
+    `attributes`: the provenance of the result, to which facts about the weights are added.
+    """
     settings = next(iter(branches.values())).settings
     is_active = np.arange(settings.n) >= settings.n_static
     widths = [layer_branches.width for layer_branches in branches.values()]
@@ -93,18 +93,16 @@ def as_dataset(
             "trained": ("branch", is_active, {"long_name": "whether the branch is active"}),
             "step": ((), step, {"long_name": "losses made before"}),
         },
-        attrs=provenance(
-            made_by,
-            model,
+        attrs={
             **attributes,
-            **_describe(settings),
-            n_branch_parameters=sum(layer.n_parameters for layer in branches.values()),
-            orthogonality_error=max(layer.orthogonality_error for layer in branches.values()),
-        ),
+            "n_branch_parameters": sum(layer.n_parameters for layer in branches.values()),
+            "orthogonality_error": max(layer.orthogonality_error for layer in branches.values()),
+        },
     )
 
 
-def _describe(settings: Settings) -> dict[str, Any]:
+def describe_settings(settings: Settings) -> dict[str, Any]:
+    """List the settings of branches that a result should name."""
     return {
         "n": settings.n,
         "active": settings.active,

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from probes._branches.branches import Branches, Settings
 from probes._branches.compression_error import compression_error
-from probes._branches.measure import Measures, as_dataset, mean_of_passes, measure_pass
+from probes._branches.measure import (
+    Measures,
+    as_dataset,
+    describe_settings,
+    mean_of_passes,
+    measure_pass,
+)
 from probes._branches.rows import LayerFeatures
 from probes._branches.strength import Strength, adaptive_strengths, scheduled_strength
 from probes._branches.table import table_of_points
@@ -33,6 +39,7 @@ from resonance_toolkit import (
     name_of,
     preserving,
     preserving_rng,
+    provenance,
     take,
 )
 
@@ -359,14 +366,19 @@ class Probe(Listener):
         self, made_by: str, measures: Measures, targets: Targets, n_samples: int
     ) -> xr.Dataset:
         strengths = self._capture.strengths
-        return as_dataset(
+        attributes = provenance(
             made_by,
+            self._root(),
+            n_samples=n_samples,
+            targets=targets.meaning(self.settings.loss),
+            **describe_settings(self.settings),
+        )
+        return as_dataset(
             self._by_layer(),
             measures,
-            self._root(),
             alphas={name: float(strengths.get(name, float("nan"))) for name in self.layers},
             step=self.step,
-            attributes={"n_samples": n_samples, "targets": targets.meaning(self.settings.loss)},
+            attributes=attributes,
         )
 
     def _attached_model(self, verb: str) -> nn.Module:

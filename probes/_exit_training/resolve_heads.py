@@ -11,7 +11,7 @@ from probes._exit_training.head import ExitPoint, Head
 from probes._exit_training.model_head import trace_model_head
 from probes._model.distributed import check_mates
 from probes._model.failed_pass import describe_error, failing_line
-from probes._model.pooling import resolve_pool
+from probes._model.pooling import LayerOutput, resolve_pool
 from resonance_toolkit import check_choice, evaluating, preserving_rng
 
 HeadOption = Literal["model", "own"] | Callable[[Tensor], Tensor]
@@ -91,7 +91,8 @@ def _head_to_features(head: Head, root: nn.Module, forward_trace: ForwardTrace, 
 
     if features.dim() == forward_trace.logits.dim():
         return head
-    pool = resolve_pool("auto", features, name, root.get_submodule(name), root, None)
+    output = LayerOutput(features, name, root.get_submodule(name))
+    pool = resolve_pool("auto", output, root)
     return Head(head.steps, head.norm, pool)
 
 

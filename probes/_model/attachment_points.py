@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probes._model.dry_run import ForwardRecord, dry_run
-from probes._model.pooling import Pool, Pooling, resolve_pool
+from probes._model.pooling import LayerOutput, Pool, Pooling, resolve_pool
 from resonance_toolkit import Blocks, logits_of
 
 
@@ -75,7 +75,8 @@ def _make_point(
         )
 
     x = _check_layer_output(name, record, is_custom=callable(pool))
-    resolved_pool = resolve_pool(pool, x, name, module, root, record.n_patches, may_wait=may_wait)
+    output = LayerOutput(x, name, module)
+    resolved_pool = resolve_pool(pool, output, root, record.n_patches, may_wait=may_wait)
 
     features = resolved_pool(x)
     n_samples = record.n_samples

@@ -118,10 +118,15 @@ def _main_input(root: nn.Module) -> str | None:
 
 
 def _token_ids(root: nn.Module) -> Iterator[Tensor]:
-    """Yield zeros, which every vocabulary has, of the likeliest lengths."""
+    """Yield zeros, which every vocabulary has, of the likeliest lengths.
+
+    The last token is the end of a text, where the configuration knows one.
+    """
     config: Any = getattr(root, "config", None)
-    last_id: Any = getattr(config, "eos_token_id", None)
-    is_known = isinstance(last_id, int) and 0 < last_id < (getattr(config, "vocab_size", 0) or 0)
+    end_id: Any = getattr(config, "eos_token_id", None)
+    vocabulary_size = getattr(config, "vocab_size", 0) or 0
+    has_end_token = isinstance(end_id, int) and 0 < end_id < vocabulary_size
+
     owners = (config, root)
     limits = [getattr(owner, name, None) for owner in owners for name in _LENGTH_NAMES]
     known_limits = [limit for limit in limits if isinstance(limit, int) and limit > 0]
@@ -130,8 +135,8 @@ def _token_ids(root: nn.Module) -> Iterator[Tensor]:
     lengths = [min([_N_TOKENS, *known_limits]), *known_limits]
     for length in dict.fromkeys(lengths):
         ids = torch.zeros(_N_SAMPLES, length, dtype=torch.long, device=device_of(root))
-        if is_known:
-            ids[:, -1] = last_id  # some classifiers, such as Bart's, look for the end of a text
+        if has_end_token:
+            ids[:, -1] = end_id  # some classifiers, such as Bart's, look for the end of a text
         yield ids
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -89,23 +89,30 @@ def _mean_over_positions(x: Tensor, channel: int, counts: Tensor | None) -> Tens
     return total / n_real
 
 
+class LayerOutput(NamedTuple):
+    """An output `x` of a layer, the layer's name, for errors, and the layer itself.
+
+    The widths of the module tell which axis of the output holds features.
+    """
+
+    x: Tensor
+    layer: str
+    module: nn.Module
+
+
 def resolve_pool(
     pool: Pooling,
-    x: Tensor,
-    layer: str,
-    module: nn.Module,
+    output: LayerOutput,
     root: nn.Module,
-    n_patches: int | None,
+    n_patches: int | None = None,
     *,
     may_wait: bool = False,
 ) -> Pool:
-    """Decide how the output `x` of a layer is pooled.
+    """Decide how the output of a layer is pooled.
 
     Args:
         pool: What the user asked for.
-        x: An output of the layer.
-        layer: Its name, for errors.
-        module: The layer, whose widths tell which axis holds features.
+        output: An output of the layer.
         root: The model, which may own a class token.
         n_patches: How many positions a patch embedding gave; None if there is none.
         may_wait: Whether the targets may be of positions, so that "auto" waits for them.
@@ -116,6 +123,7 @@ def resolve_pool(
     if not isinstance(pool, str):
         return Pool("custom", custom=pool)
 
+    x, layer, module = output
     shape = tuple(x.shape)
     if x.dim() < 2:
         raise ValueError(f"`layers` at {layer!r}: expected features per sample, got shape {shape}")

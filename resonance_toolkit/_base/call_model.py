@@ -31,7 +31,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
     """
     try:
         if isinstance(inputs, Mapping):
-            return model(**inputs, **_without_cache(model, inputs))
+            return model(**inputs, **_cache_keywords(model, inputs))
         if isinstance(inputs, tuple):
             return model(*inputs)
         return model(inputs)
@@ -47,8 +47,8 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         raise TypeError(sentence) from error
 
 
-def _without_cache(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask a language model of transformers to keep nothing for a next token, if it would.
+def _cache_keywords(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what asks a language model of transformers to keep nothing for a next token.
 
     What is kept takes memory, and some write to it in place, which no backward pass survives.
     """

@@ -43,7 +43,7 @@ class DefaultLoss:
             return "binary_cross_entropy_with_logits"
         return "cross_entropy"
 
-    def meaning_beside(self, outputs: Any, targets: Tensor) -> Meaning:
+    def settle_meaning(self, outputs: Any, targets: Tensor) -> Meaning:
         """Say what targets mean beside a model's outputs, which settle what is one per class."""
         is_by_class = targets.shape == logits_of(outputs).shape
         if self.if_by_class is not None and is_by_class:
@@ -53,10 +53,10 @@ class DefaultLoss:
     def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the loss of each sample: a mean over its positions that count."""
         logits = logits_of(outputs)
-        meaning = self.meaning_beside(logits, targets)
+        meaning = self.settle_meaning(logits, targets)
 
         if meaning == "classes":
-            return self._of_classes(logits, targets)
+            return self._cross_entropy_of_classes(logits, targets)
 
         shares = targets.to(logits.device, logits.dtype).reshape(len(targets), -1)
         scores = logits.reshape(len(logits), -1)
@@ -67,7 +67,7 @@ class DefaultLoss:
             return values.mean(1)
         return F.cross_entropy(scores, shares, reduction="none")
 
-    def _of_classes(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _cross_entropy_of_classes(self, logits: Tensor, targets: Tensor) -> Tensor:
         scores, classes = align_classes(logits, targets)
         n_classes = scores.shape[1]
         if self.largest is not None and self.largest >= n_classes:

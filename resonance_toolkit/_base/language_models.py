@@ -1,4 +1,7 @@
-"""Targets of language models of Hugging Face, as their own losses read them."""
+"""What the language models of transformers leave to convention.
+
+How labels are shifted, what a decoder is fed, and which encoders put a class token first.
+"""
 
 from collections.abc import Mapping
 from typing import Any

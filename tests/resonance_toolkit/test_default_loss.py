@@ -212,6 +212,6 @@ def test_the_labels_of_transformers_give_the_model_s_own_loss(name):
 def test_outputs_settle_what_zeros_and_ones_mean():
     one_hot = torch.eye(3).long()
     loss = default_loss([one_hot])
-    assert loss.meaning_beside(torch.zeros(3, 3), one_hot) == "distributions"
-    assert loss.meaning_beside({"logits": torch.zeros(3, 3, 2)}, one_hot) == "classes"
+    assert loss.settle_meaning(torch.zeros(3, 3), one_hot) == "distributions"
+    assert loss.settle_meaning({"logits": torch.zeros(3, 3, 2)}, one_hot) == "classes"
     assert loss.meaning == "classes"

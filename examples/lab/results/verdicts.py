@@ -79,7 +79,8 @@ def compare(
         >>> compare("gain", 9.2, 8.9, scale="paper", criterion=close).note
         'tolerance +- 0.5, as published'
     """
-    has_same_sign = math.copysign(1, published) == math.copysign(1, here)
+    # A zero has no sign, and agrees with a zero alone.
+    has_same_sign = published * here > 0 or published == here
     can_decide = criterion.signed or criterion.tolerance is not None
     budget_suffices = scale == "paper" or criterion.budget_free
 
@@ -88,7 +89,7 @@ def compare(
         remark = ""
         if not math.isfinite(here):
             remark = "undefined here"
-        elif criterion.signed and here:  # a zero has no sign
+        elif criterion.signed and here:
             remark = "same sign" if has_same_sign else "other sign"
         return Row(quantity, published, here, note=join_notes(remark, note))
 
