@@ -16,6 +16,7 @@ from gradients._recorders.layers import parameters_by_layer
 from resonance_toolkit import (
     AtMost,
     Batches,
+    ClassLoss,
     DefaultLoss,
     Loss,
     call_model,
@@ -23,6 +24,8 @@ from resonance_toolkit import (
     check_no_nan,
     count_samples,
     default_loss,
+    fit_class_loss,
+    has_class_weights,
     leave_out_uncounted,
     logits_of,
     name_of,
@@ -102,6 +105,9 @@ def initial_norm(
     if loss is None:
         batches = leave_out_uncounted(batches)
         batch_loss = _MeanLoss(default_loss([targets for _, targets in batches]))
+    elif len(batches) > 1:
+        batches, loss = _fit_to_batches(loss, batches)
+        batch_loss = _MeanLoss(loss)
 
     with preserving(model):
         torch.manual_seed(seed)
@@ -155,6 +161,35 @@ def initial_norm(
         seed=seed,
     )
     return result.assign_coords(layer=layer_coordinate(by_layer.layers)).assign_attrs(attributes)
+
+
+def _fit_to_batches(loss: Any, batches: Batches) -> tuple[Batches, Any]:
+    """Have the mean of batch means be the mean over all, where torch's loss leaves targets out.
+
+    Torch's mean is over the targets that count, or over their class weights: a batch with few of
+    them would count as much as one with many.
+    """
+    fitted_loss = fit_class_loss(loss, [targets for _, targets in batches])
+    if not isinstance(fitted_loss, ClassLoss):
+        return batches, loss
+    if not (fitted_loss.has_ignored or has_class_weights(loss)):
+        return batches, loss
+
+    counted_batches = leave_out_uncounted(batches, fitted_loss.ignored)
+    fitted_loss = fit_class_loss(loss, [targets for _, targets in counted_batches])
+    return counted_batches, _BatchMean(fitted_loss, name_of(loss))
+
+
+class _BatchMean:
+    """The mean of a loss that gives one value per sample, under the name of the user's loss."""
+
+    def __init__(self, loss: Any, name: str) -> None:
+        self._loss = loss
+        self.__name__ = name
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        values: Tensor = self._loss(outputs, targets)
+        return values.mean()
 
 
 class _MeanLoss:

@@ -165,7 +165,16 @@ def _measure_chunk(
 
     loss = _mean_losses(logits, row_targets, distribution, settings.loss)
     accuracy = _accuracies(logits, distribution).to(loss)
+    if not _are_shares(row_targets):
+        accuracy = torch.full_like(accuracy, torch.nan)
     return torch.stack([loss, accuracy])
+
+
+def _are_shares(row_targets: Tensor) -> bool:
+    """Tell whether targets say which classes are right: real numbers do not, nor does one alone."""
+    if not row_targets.is_floating_point():
+        return True
+    return row_targets.shape[-1] > 1 and bool(((row_targets >= 0) & (row_targets <= 1)).all())
 
 
 def _mean_losses(

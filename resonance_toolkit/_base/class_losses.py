@@ -14,13 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resonance_toolkit._base.default_loss import (
-    align_classes,
-    class_out_of_range,
-    extreme_classes,
-    is_whole,
-    mean_over_positions,
-)
+from resonance_toolkit._base.class_targets import class_out_of_range, extreme_classes, is_whole
+from resonance_toolkit._base.default_loss import align_classes, mean_over_positions
 from resonance_toolkit._base.losses import (
     Loss,
     has_class_weights,

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from resonance_toolkit._base.class_targets import class_out_of_range, extreme_classes, is_whole
 from resonance_toolkit._base.forms import Batches, index_rows
 from resonance_toolkit._base.language_models import IGNORED_TARGET
 from resonance_toolkit._base.losses import logits_of
@@ -208,30 +208,6 @@ def _loss_of_whole_numbers(pieces: list[Tensor]) -> DefaultLoss:
         is_one_hot = all(_are_distributions(_as_rows(piece)) for piece in pieces)
         if_by_class = "distributions" if is_one_hot else "several labels"
     return DefaultLoss("classes", largest, if_by_class)
-
-
-def extreme_classes(pieces: list[Tensor], ignored: int = IGNORED_TARGET) -> tuple[int, int]:
-    """Find the smallest class (0 or below) and the largest (0 or above) among those that count."""
-    smallest, largest = 0, 0
-    for piece in pieces:
-        counted = piece[piece != ignored]
-        if counted.numel():
-            low, high = (int(extreme) for extreme in torch.aminmax(counted.long()))
-            smallest, largest = min(smallest, low), max(largest, high)
-    return smallest, largest
-
-
-def class_out_of_range(
-    target: int, n_classes: int | None = None, ignored: int = IGNORED_TARGET
-) -> str:
-    """Say that a target is no class."""
-    expected = "of at least 0" if n_classes is None else f"0 to {n_classes - 1}"
-    return f"`data`: expected classes {expected} (or {ignored}, which does not count), got {target}"
-
-
-def is_whole(targets: Tensor) -> bool:
-    """Tell whether targets are whole numbers, or true and false."""
-    return not targets.is_floating_point() and not targets.is_complex()
 
 
 def _as_rows(targets: Tensor) -> Tensor:

@@ -221,3 +221,16 @@ def test_compression_error_needs_sigmoid_static_branches_and_a_model():
 def _measured(model, probe, x, y):
     model(x)
     return probe.measure(y)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_real_targets_have_no_accuracy(n_outputs):
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, n_outputs)
+    )
+    mse = torch.nn.functional.mse_loss
+    with probes.attach(model, "0", n=2, loss=mse, classes=n_outputs) as probe:
+        model(torch.randn(5, 4))
+        branches = probe.measure(5 * torch.randn(5, n_outputs))
+    assert branches["accuracy"].isnull().all()
+    assert branches["loss"].notnull().all()
