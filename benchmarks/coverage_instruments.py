@@ -41,7 +41,7 @@ Outcome = Literal["works", "refused", "not applicable", "failed"]
 _NOT_APPLICABLE = {
     "attention.capture": re.compile(r"^`model`: .*no attention"),
     "probes.exits": re.compile(
-        r"A layer of another width needs head='own'|^`model`: expected logits"
+        r"A layer of another width needs head='own'|expected logits \(sample, class\) or"
     ),
 }
 
@@ -73,6 +73,14 @@ class WrongValueError(Exception):
     """A result that is not what the model itself gives."""
 
 
+class NotFiniteError(WrongValueError):
+    """A result that is no number."""
+
+
+class NothingToMeasure(Exception):  # no error, but an answer
+    """A model that has nothing of what an instrument measures."""
+
+
 def examine(case: Case) -> dict[str, Cell]:
     """Run every instrument on a model, each on a copy of its own."""
     return {name: _run(name, instrument, case) for name, instrument in INSTRUMENTS.items()}
@@ -82,12 +90,19 @@ def _run(name: str, instrument: Callable[[Case], str | None], case: Case) -> Cel
     own_case = Case(copy.deepcopy(case.model), case.data, case.loss)
     torch.manual_seed(0)
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
             note = instrument(own_case)
-    except Exception as error:
-        return _judge(name, error)
+        except NothingToMeasure as reason:
+            return Cell("not applicable", str(reason))
+        except NotFiniteError as error:
+            # What is told beside a result of NaN is as good as a refusal.
+            told = [str(warning.message) for warning in caught]
+            sentences = [text for text in told if "not finite" in text and _names_argument(text)]
+            return Cell("refused", sentences[0]) if sentences else _judge(name, error)
+        except Exception as error:
+            return _judge(name, error)
     return Cell("works", note or "")
 
 
@@ -110,7 +125,11 @@ def _is_refusal(error: Exception) -> bool:
     is_ours = any(Path(frames[-1].filename).is_relative_to(folder) for folder in folders)
 
     is_usual = isinstance(error, ValueError | TypeError | RuntimeError)
-    return is_ours and is_usual and re.search(r"`\w+`", str(error)) is not None
+    return is_ours and is_usual and _names_argument(str(error))
+
+
+def _names_argument(sentence: str) -> bool:
+    return re.search(r"`\w+=?`", sentence) is not None
 
 
 def _measure_probe(case: Case) -> str:
@@ -192,6 +211,10 @@ def _measure_nudge(case: Case) -> None:
     with _untouched(case.model):
         result = nudging.nudge(case.model, case.data, nudging.backprop(), loss=case.loss)
     _check_loss(case, float(result["loss"]))
+
+    # A block that has no say in the loss is NaN, as its docstring has it.
+    if bool((result["zero_credits"] == result.attrs["n_samples"]).all()):
+        raise NothingToMeasure("no gradient of the loss reaches the first tensor of a block")
     _check_finite("the change by a nudge", np.nanmean(result["loss_change"].values))
 
 
@@ -227,7 +250,7 @@ def _check_loss(case: Case, measured: float) -> None:
 
 def _check_finite(what: str, values: Any) -> None:
     if not np.isfinite(np.asarray(values, dtype=float)).all():
-        raise WrongValueError(f"{what} is not finite")
+        raise NotFiniteError(f"{what} is not finite")
 
 
 def _has_gradient(module: nn.Module) -> bool:

@@ -73,8 +73,15 @@ _TORCHVISION_SETTINGS: dict[str, dict[str, Any]] = {
     "googlenet": {"init_weights": False},
     "inception_v3": {"init_weights": False, "aux_logits": False},
 }
-# Pooling leaves nothing of smaller ones.
-_TORCHVISION_SIZES = {"inception_v3": 96, "s3d": 224}
+# Pooling leaves nothing of smaller ones in some; in others, clips of 64 pixels take minutes.
+_TORCHVISION_SIZES = {
+    "inception_v3": 96,
+    "s3d": 224,
+    "mc3_18": 32,
+    "r2plus1d_18": 32,
+    "r3d_18": 32,
+    "swin3d_t": 32,
+}
 
 
 class TooLargeError(Exception):
