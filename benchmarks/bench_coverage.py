@@ -37,7 +37,7 @@ from coverage_vision import (
     torchvision_case,
 )
 
-# Being polite to whoever shares the machine.
+# Low priority: a run takes the better part of an hour.
 _NICENESS = 15
 
 LIBRARIES: dict[str, tuple[str, ...]] = {

@@ -54,11 +54,10 @@ _PACKAGES = ("probes", "landscape", "gradients", "attention", "nudging", "resona
 
 @dataclass(frozen=True)
 class Case:
-    """A model and data as its ecosystem makes them; `loss`: where no default is meant to do."""
+    """A model and data as its ecosystem makes them."""
 
     model: nn.Module
     data: Any
-    loss: Callable[[Any, Any], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def examine(case: Case) -> dict[str, Cell]:
 
 
 def _run(name: str, instrument: Callable[[Case], str | None], case: Case) -> Cell:
-    own_case = Case(copy.deepcopy(case.model), case.data, case.loss)
+    own_case = Case(copy.deepcopy(case.model), case.data)
     torch.manual_seed(0)
 
     with warnings.catch_warnings(record=True) as caught:
@@ -139,13 +138,14 @@ def _measure_probe(case: Case) -> str:
     probe, note = _attach(model, inputs)
     outputs = call_model(model, inputs)
     auxiliary = probe.loss(targets)
-    (_mean_loss(case, outputs, targets) + auxiliary).backward()
-    probe.detach()
-
     _check_finite("the probe's loss", auxiliary.item())
-    reached = [layer for layer in probe.layers if _has_gradient(model.get_submodule(layer))]
-    if not reached:
+
+    # By itself first: the main loss would fill the gradients of the layers anyway.
+    auxiliary.backward(retain_graph=True)
+    if not any(_has_gradient(model.get_submodule(layer)) for layer in probe.layers):
         raise WrongValueError("no gradient of the probe's loss reached a layer")
+    _mean_loss(outputs, targets).backward()
+    probe.detach()
     return note
 
 
@@ -170,7 +170,7 @@ def _measure_exits(case: Case) -> None:
 
 def _measure_grid(case: Case) -> None:
     with _untouched(case.model):
-        surface = landscape.grid(case.model, case.data, loss=case.loss, size=3, samples=None)
+        surface = landscape.grid(case.model, case.data, size=3, samples=None)
     _check_loss(case, float(surface["loss"].sel(alpha=0, beta=0)))
 
 
@@ -179,7 +179,6 @@ def _measure_curvature(case: Case) -> None:
         result = landscape.curvature(
             case.model,
             case.data,
-            loss=case.loss,
             k=1,
             max_products=4,
             trace_probes=0,
@@ -195,7 +194,7 @@ def _measure_trace(case: Case) -> None:
 
     trace = gradients.Trace(model)
     outputs = call_model(model, inputs)
-    main = _mean_loss(case, outputs, targets)
+    main = _mean_loss(outputs, targets)
     trace.backward(main, logits_of(outputs).square().mean())
     trace.close()
     _check_finite("the cosine", trace.to_dataset()["cosine_total"].values)
@@ -209,7 +208,7 @@ def _measure_attention(case: Case) -> None:
 
 def _measure_nudge(case: Case) -> None:
     with _untouched(case.model):
-        result = nudging.nudge(case.model, case.data, nudging.backprop(), loss=case.loss)
+        result = nudging.nudge(case.model, case.data, nudging.backprop())
     _check_loss(case, float(result["loss"]))
 
     # A block that has no say in the loss is NaN, as its docstring has it.
@@ -229,9 +228,7 @@ INSTRUMENTS: dict[str, Callable[[Case], str | None]] = {
 }
 
 
-def _mean_loss(case: Case, outputs: Any, targets: Tensor) -> Tensor:
-    if case.loss is not None:
-        return case.loss(outputs, targets).mean()
+def _mean_loss(outputs: Any, targets: Tensor) -> Tensor:
     return default_loss([targets])(outputs, targets).mean()
 
 
@@ -241,7 +238,7 @@ def _check_loss(case: Case, measured: float) -> None:
     ((inputs, targets),) = batches
 
     with evaluating(case.model), torch.no_grad():
-        expected = _mean_loss(case, call_model(case.model, inputs), targets).item()
+        expected = _mean_loss(call_model(case.model, inputs), targets).item()
 
     _check_finite("the model's loss", expected)
     if abs(measured - expected) > _TOLERANCE * max(1, abs(expected)):

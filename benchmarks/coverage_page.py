@@ -14,10 +14,11 @@ _LONGEST_SENTENCE = 400
 _INTRODUCTION = """\
 # Which models work
 
-Every instrument, tried on one small model of every module of timm, of every family of torchvision
-and of many architectures of transformers, with random weights and the ecosystem's own batches:
-images with classes or pixel labels, clips, and mappings with `labels`. No layer, block or loss is
-named: all is found. Made by `python benchmarks/bench_coverage.py`.
+Every instrument, tried on one small model of every module of timm, of every family of torchvision's
+classifiers, segmentation and video models, and of many architectures of transformers, with random
+weights and the ecosystem's own batches: images with classes or pixel labels, clips, and mappings
+with `labels`. No layer, block or loss is named: all is found. Made by
+`python benchmarks/bench_coverage.py`.
 
 - **yes**: it ends, its numbers are finite, and losses are the model's own;
 - **refused**: it says why not, in the sentence of the note;

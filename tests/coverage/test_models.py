@@ -31,9 +31,7 @@ OTHER_WIDTHS = {
     "probes.exits": ("not applicable", r"^`head`: .* of another width needs head='own'")
 }
 # Between the last block and the logits is more than modules and pooling, such as a scale.
-OWN_PATH = {
-    "probes.exits": ("refused", r"^`head`: cannot follow the model from '.*to its output")
-}
+OWN_PATH = {"probes.exits": ("refused", r"^`head`: cannot follow the model from '.*to its output")}
 
 # All else works.
 EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
