@@ -24,8 +24,8 @@ from landscape._evaluation.samples import (
     refuse_changes,
     refuse_ignored,
     slice_samples,
+    try_out,
 )
-from landscape._evaluation.trial import try_out
 from resonance_toolkit import (
     Batches,
     check_choice,

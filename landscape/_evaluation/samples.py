@@ -1,30 +1,43 @@
-"""The fixed samples on which every point is evaluated, and how they are cut into batches.
+"""The fixed samples on which every point is evaluated: drawn, tried out, and cut into batches.
 
 Samples of unequal shape, such as texts padded to unequal lengths, cannot be joined: they stay apart
-as pieces, and each piece is cut into batches by itself.
+as pieces, and each piece is cut into batches by itself. Before any work the model is tried out on a
+few of them, where what a user gets wrong shows: inputs of another form, classes out of range,
+shapes that fit no loss.
 """
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from landscape._evaluation.checkpoint import fingerprint
-from landscape._evaluation.objective import Measures, Objective, make_objective
-from landscape._evaluation.trial import try_out
+from landscape._evaluation.objective import (
+    Measures,
+    Objective,
+    evaluate_on_batch,
+    make_objective,
+)
 from resonance_toolkit import (
     AtMost,
     Batches,
     ClassLoss,
+    call_model,
     count_samples,
     device_of,
+    evaluating,
     leave_out_uncounted,
+    preserving,
     take,
 )
+
+Batch: TypeAlias = tuple[Any, Any]
 
 # Samples compared between two passes over the data.
 _COMPARED_SAMPLES = AtMost(32)
@@ -35,6 +48,10 @@ FEW_SAMPLES = 2
 # Bytes of the largest activation: a few of them still fit a CPU's shared cache. Measured on two
 # cores, 500 images: 50 to 100 at a time take 0.45 to 0.75 of the time of 500.
 _WORKING_SET = 8 * 2**20
+
+
+# What a model raises for inputs that it cannot work with. Not memory that runs out.
+_FAILURES = (RuntimeError, TypeError, IndexError)
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,87 @@ def fix_samples(model: nn.Module, measures: Measures, request: SampleRequest) ->
 
     batches = [batch for piece in pieces for batch in _cut(piece, batch_size)]
     return FixedSamples(trial.objective, batches, trial.is_divisible)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a model tried out on a few samples has shown.
+
+    Attributes:
+        objective: What is measured, with what only outputs can tell.
+        is_divisible: True if the model runs on a few samples; else on all alone.
+        largest_activation: Bytes per sample of the largest tensor that a layer gives.
+    """
+
+    objective: Objective
+    is_divisible: bool
+    largest_activation: int
+
+
+def try_out(model: nn.Module, objective: Objective, few: Batch, most: Batch) -> Trial:
+    """Run a model on a few samples; if it fails, on as many as it will ever see at once.
+
+    Raises:
+        ValueError: If it fails on these, too.
+    """
+    try:
+        return _try_batch(model, objective, few, is_divisible=True)
+    except torch.OutOfMemoryError:
+        raise
+    except (*_FAILURES, ValueError):
+        pass
+
+    try:
+        return _try_batch(model, objective, most, is_divisible=False)
+    except torch.OutOfMemoryError:
+        raise
+    except _FAILURES as error:
+        raise ValueError(_describe_failure(error, objective, most)) from error
+
+
+def _try_batch(
+    model: nn.Module, objective: Objective, batch: Batch, *, is_divisible: bool
+) -> Trial:
+    inputs, targets = batch
+    n_samples = count_samples(batch)
+    largest = 0
+
+    def note_size(_module: nn.Module, _args: Any, output: Any) -> None:
+        nonlocal largest
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor):
+                largest = max(largest, leaf.numel() * leaf.element_size() // n_samples)
+
+    with ExitStack() as stack:
+        stack.enter_context(preserving(model, values=False))
+        stack.enter_context(evaluating(model))
+        stack.enter_context(torch.no_grad())
+        for module in model.modules():
+            stack.enter_context(module.register_forward_hook(note_size))
+
+        if objective.kind == "closure":
+            evaluate_on_batch(objective.loss, "closure", model, batch, None)
+            return Trial(objective, is_divisible, largest)
+
+        outputs = call_model(model, inputs)
+
+    # A loss of the user's may do anything; ours tell whether outputs and targets fit.
+    if objective.finds_logits:
+        objective = objective.settle_targets(outputs, targets)
+        evaluate_on_batch(objective.loss, "outputs", model, batch, outputs)
+    return Trial(objective, is_divisible, largest)
+
+
+def _describe_failure(error: Exception, objective: Objective, batch: Batch) -> str:
+    inputs, _ = batch
+    shapes = [tuple(leaf.shape) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    listing = ", ".join(str(shape) for shape in shapes)
+    called = "`loss`: it fails" if objective.kind == "closure" else "`data`: the model fails"
+    return (
+        f"{called} on {count_samples(batch)} samples, inputs of shape {listing}: {error}. A tuple "
+        "of inputs is positional arguments, a mapping keywords; where samples depend on each "
+        "other, as nodes of a graph do, give all of them: samples=None, and no `batch_size`"
+    )
 
 
 def draw_samples(
@@ -142,7 +240,7 @@ def slice_samples(nest: Any, begin: int, end: int) -> Any:
     return tree_map(slice_leaf, nest)
 
 
-def _cut(piece: tuple[Any, Any], batch_size: int) -> Batches:
+def _cut(piece: Batch, batch_size: int) -> Batches:
     # Equal to within one sample, rather than full batches and a small last one.
     n_samples = count_samples(piece)
     n_batches = math.ceil(n_samples / batch_size)
@@ -150,7 +248,7 @@ def _cut(piece: tuple[Any, Any], batch_size: int) -> Batches:
     return [slice_samples(piece, begin, end) for begin, end in pairwise(edges)]
 
 
-def _numbers_per_sample(piece: tuple[Any, Any]) -> int:
+def _numbers_per_sample(piece: Batch) -> int:
     inputs, _ = piece
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     return sum(tensor.numel() for tensor in tensors) // count_samples(piece)

@@ -15,8 +15,8 @@ from landscape._evaluation.samples import (
     SampleRequest,
     draw_samples,
     slice_samples,
+    try_out,
 )
-from landscape._evaluation.trial import try_out
 from resonance_toolkit import (
     Batches,
     call_model,
