@@ -91,6 +91,7 @@ def default_loss(targets: Iterable[Any]) -> DefaultLoss:
         ValueError: If they are NaN, or numbers that no loss stands for.
 
     Examples:
+        >>> import torch
         >>> loss = default_loss([torch.tensor([0, 2])])
         >>> loss(torch.zeros(2, 4), torch.tensor([0, 2])).exp()
         tensor([4., 4.])
@@ -135,6 +136,7 @@ def leave_out_uncounted(
         ValueError: If none is left.
 
     Examples:
+        >>> import torch
         >>> x = torch.arange(3)
         >>> leave_out_uncounted([(x, torch.tensor([0, -100, 1]))])
         [(tensor([0, 2]), tensor([0, 1]))]
