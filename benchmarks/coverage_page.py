@@ -20,10 +20,12 @@ weights and the ecosystem's own batches: images with classes or pixel labels, cl
 with `labels`. No layer, block or loss is named: all is found. Made by
 `python benchmarks/bench_coverage.py`.
 
-- **yes**: it ends, its numbers are finite, and losses are the model's own;
-- **refused**: it says why not, in the sentence of the note;
-- **-**: there is nothing to measure, such as attention without a softmax, or an early exit through
-  a head that reads layers of another shape;
+- **yes**: it ends, its numbers are finite, and losses of landscapes and nudges are the model's own
+  (single blocks or layers may be NaN, if not all are; exits are looked at by one measure);
+- **refused**: it says why not, in the sentence of the note, as an error or as a warning beside NaN;
+- **-**: there is nothing to measure, as the sentence of the note has it: attention without a
+  softmax, an early exit through a head that reads layers of another shape, a nudge of tensors that
+  have no say in the loss;
 - **fails**: an error that says nothing to a user, or a wrong number: a fault of ours.
 """
 
@@ -116,7 +118,11 @@ def _skipped_list(rows: list[Row]) -> str:
     if not skipped:
         return ""
     lines = [f"- {row.model or row.family}: {row.skipped}" for row in skipped]
-    return "Not tried here:\n\n" + "\n".join(lines) + "\n"
+    return (
+        "Not tried here (seconds depend on the machine and on what else it does):\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
 
 
 def _note_list(notes: _Notes) -> str:

@@ -35,9 +35,13 @@ def trace_model_head(root: nn.Module, forward_trace: ForwardTrace) -> Head:
         )
     _check_last_layer_is_last(root, forward_trace, head)
 
-    # Something done in place would have deceived the search: the path must give the logits.
-    with evaluating(root), preserving_rng():
-        recomputed = head(root, forward_trace.hidden[last_layer])
+    # Something done in place, or a layer of several outputs, would have deceived the search: the
+    # path must give the logits.
+    try:
+        with evaluating(root), preserving_rng():
+            recomputed = head(root, forward_trace.hidden[last_layer])
+    except Exception as error:  # the user's modules: any failure means that they are not the path
+        raise ValueError(_untraceable_message(forward_trace, steps)) from error
     if not is_same(recomputed, forward_trace.logits):
         raise ValueError(_untraceable_message(forward_trace, steps))
 

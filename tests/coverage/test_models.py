@@ -5,9 +5,11 @@ import re
 import pytest
 import transformers
 
+import probes
 from coverage_instruments import INSTRUMENTS, examine
 from coverage_transformers import ARCHITECTURES
 from coverage_vision import timm_case, torchvision_case
+from resonance_toolkit import find_blocks
 
 TIMM = (
     "test_byobnet",
@@ -123,3 +125,10 @@ def test_every_instrument_works_or_says_why_not(name):
         outcome, sentence = EXPECTED.get(name, {}).get(instrument, ("works", ""))
         assert cell.outcome == outcome, f"{instrument}: {cell}"
         assert re.search(sentence, cell.sentence), f"{instrument}: {cell}"
+
+
+def test_a_path_that_only_looks_like_the_head_is_refused():
+    # Its blocks return lists, and what comes after the last reads more than their first tensor.
+    case = timm_case("selecsls42")
+    with pytest.raises(ValueError, match=r"^`head`: cannot follow the model from"):
+        probes.exits(case.model, case.data, list(find_blocks(case.model)))
