@@ -75,6 +75,9 @@ def _compute_losses(run: Run, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tenso
     # Only rules that adapt the strength look at the main loss.
     is_adaptive = isinstance(run.probe.strength, Adaptive)
     auxiliary = run.probe.loss(y, main=main if is_adaptive else None)
+
+    if run.unlabelled is not None:
+        auxiliary = auxiliary + run.unlabelled.loss(torch.zeros_like(logits, dtype=torch.float32))
     return [main, auxiliary], logits
 
 

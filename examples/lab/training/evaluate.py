@@ -29,7 +29,9 @@ def evaluate(run: Run) -> dict[str, float]:
     with evaluating(run.backbone):
         test_batches = batches(run.images, "test", passed_rows)
         for rows, (x, y) in zip(own_rows, test_batches, strict=True):
-            logits = run.backbone(x.to(run.accelerator.device)).float().cpu()
+            with run.accelerator.autocast():
+                logits = run.backbone(x.to(run.accelerator.device))
+            logits = logits.float().cpu()
             logits, y = logits[: len(rows)], y[: len(rows)]
 
             sums[0] += F.cross_entropy(logits, y, reduction="sum").double()

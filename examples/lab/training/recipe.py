@@ -42,6 +42,9 @@ class Recipe:
         strength: "constant"; "linear" or "cosine" (to 0 over the run); "balance" or "gate".
         layers: Where they are attached; "" for the paper's layers.
         loss, init, active, connected: As for `probes.attach`.
+        static_labels: Whether static branches see the labels. If not, their loss is that of no
+            class at all, the mean of softplus(logit): what is left of them is a pull along a fixed
+            direction and a penalty on the features.
         schedule: Of the learning rate: "constant", "cosine" or "step" (a tenth at `milestones`).
         warm_up: Epochs of a linear rise.
         clip: Largest gradient norm; 0 for none.
@@ -66,6 +69,7 @@ class Recipe:
     init: BranchInit = "orthogonal"
     active: int | Literal["all"] = 1
     connected: bool = True
+    static_labels: bool = True
     epochs: int = 200
     batch: int = 128
     optimizer: Optimizer = "adamw"
@@ -92,6 +96,14 @@ class Recipe:
             raise ValueError(
                 f"`epochs`, `batch`, `n`: got {self.epochs}, {self.batch}, {self.n}; expected at "
                 "least 1, 1 and 0"
+            )
+
+        # The two kinds of branches are then two probes, and a rule that adapts the strength to the
+        # auxiliary loss would see only one of them.
+        if not self.static_labels and (self.active != 1 or self.strength in ("balance", "gate")):
+            raise ValueError(
+                f"`static_labels`: False needs one active branch and a strength that does not "
+                f"adapt, got {self.active!r} and {self.strength!r}"
             )
 
     def images(self) -> Images:
@@ -133,15 +145,33 @@ class Recipe:
         if not self.n:
             return None
 
+        n_labelled = self.n if self.static_labels else 1
+        return self._attach(model, sample, steps, n=n_labelled, active=self.active)
+
+    def unlabelled_probe(
+        self, model: nn.Module, sample: torch.Tensor, steps: int
+    ) -> probes.Probe | None:
+        """Attach static branches that never see a label; None where they all do.
+
+        Takes what `probe` takes. Their loss is `probe.loss` of targets that are all zero.
+        """
+        if self.static_labels or self.n < 2:
+            return None
+
+        return self._attach(model, sample, steps, n=self.n - 1, active=0)
+
+    def _attach(
+        self, model: nn.Module, sample: torch.Tensor, steps: int, *, n: int, active: Any
+    ) -> probes.Probe:
         patterns = (self.layers or LAYERS[self.backbone]).split(",")
         return probes.attach(
             model,
             patterns,
-            self.n,
+            n,
             self._alpha_schedule(steps),
             loss=self.loss,
             init=self.init,
-            active=self.active,
+            active=active,
             connected=self.connected,
             sample=sample,
             seed=self.seed,

@@ -26,6 +26,8 @@ class Run:
         probe: Its branches; None for the plain model.
         optimizer: Of backbone and branches.
         trace: Records gradients, if the recipe says so.
+        unlabelled: Static branches that never see a label; None where all do. Drawn by seed, so a
+            checkpoint need not hold them.
         curves: What was measured in each finished epoch, by name.
         earlier_traces: What `trace` recorded before the run was interrupted, part by part.
         attention: What `attention.capture` gave, by the epoch after which it was measured.
@@ -38,6 +40,7 @@ class Run:
     probe: Probe | None
     optimizer: Any
     trace: gradients.Trace | None
+    unlabelled: Probe | None = None
     curves: list[dict[str, float]] = field(default_factory=list)
     earlier_traces: list[xr.Dataset] = field(default_factory=list)
     attention: dict[int, xr.Dataset] = field(default_factory=dict)
