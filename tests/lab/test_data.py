@@ -210,3 +210,20 @@ def test_crops_and_flips_only_move_pixels():
 
     assert 3 < flips < 17
     assert len(shifts) > 8
+
+
+def test_many_images_are_standardised_in_double_precision(tmp_path):
+    """A float32 sum over one channel stops growing at 2**24: these are twice as many numbers."""
+    rng = np.random.default_rng(0)
+    shape = (40, 1024, 1024, 1)
+    x = np.full(shape, 255, dtype=np.uint8)
+    x[0] = rng.integers(0, 256, shape[1:])
+    x[1::2] = 51
+    labels = np.arange(40) % 2
+    path = tmp_path / "many.npz"
+    np.savez(path, x_train=x, y_train=labels, x_test=x[:2], y_test=labels[:2])
+
+    images = load_npz(path)
+
+    mean, std = x.mean() / 255, x.std() / 255  # numpy sums whole numbers in float64
+    np.testing.assert_allclose(images.x_test, (x[:2, None, ..., 0] / 255 - mean) / std, atol=1e-4)
