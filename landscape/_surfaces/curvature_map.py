@@ -66,8 +66,9 @@ def curvature_map(
         directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
             largest eigenvalues), or one or two mappings of tensors by parameter name; a missing
             second one is random.
-        normalisation: `"filter"`, `"layer"`, `"unit"` (as one vector) or `"none"`; by default
-            `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
+        normalisation: `"filter"`, `"layer"` (each tensor to the norm of its weights), `"tensor"`
+            (each to the same norm, and the whole to 1), `"unit"` (to 1 as one vector) or `"none"`;
+            by default `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
         normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
             more dimensions. The curvature is that of the same parameters.
