@@ -145,7 +145,9 @@ def _keep_graphs(matrix: CurvatureMatrix, params: list[Tensor]) -> list[BatchPro
     def count_bytes(tensor: Tensor) -> Tensor:
         nonlocal n_bytes
         n_bytes += tensor.numel() * tensor.element_size()
-        return tensor
+
+        # The tensor itself knows its own graph: with it in there, the graph would never be freed.
+        return tensor.detach()
 
     with saved_tensors_hooks(count_bytes, lambda tensor: tensor):
         for multiply in _batch_products(matrix, params):
