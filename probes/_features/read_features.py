@@ -1,6 +1,6 @@
 """The features of layers for one batch after another, without a trace left in the model."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ ReadFeatures = Callable[[Any], dict[str, Tensor]]
 @contextmanager
 def reading_features(
     model: nn.Module,
-    modules: Mapping[str, nn.Module],
+    modules: dict[str, nn.Module],
     *,
     pool: Pooling,
     calls: Calls | None,
@@ -36,7 +36,7 @@ def reading_features(
         sample: An input batch, of which shapes are used.
     """
     root = unwrap(model)
-    points, _ = find_attachment_points(root, dict(modules), pool, sample, classes=1)
+    points, *_ = find_attachment_points(root, modules, pool, sample, classes=1)
     pools = {name: point.pool for name, point in points.items()}
 
     with ExitStack() as stack:
