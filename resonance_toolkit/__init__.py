@@ -33,6 +33,13 @@ from resonance_toolkit._base.facts import (
     is_sharded,
     name_of,
 )
+from resonance_toolkit._base.files import (
+    Writer,
+    check_writable,
+    locking,
+    tensor_writer,
+    write_atomically,
+)
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
 from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
@@ -50,15 +57,20 @@ from resonance_toolkit._base.losses import (
     logits_of,
     without_mean,
 )
-from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
+from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, device_of, take
-from resonance_toolkit._base.text_table import text_table
-from resonance_toolkit._base.warn_user import warn_user
+from resonance_toolkit._base.undamaged import (
+    check_digest,
+    load_tensors,
+    open_netcdf,
+    to_netcdf_bytes,
+    with_digest,
+)
 
 __all__ = [
     # Models and their layers
@@ -114,9 +126,21 @@ __all__ = [
     "check_positive",
     "check_share",
     "check_whole",
+    # Files
+    "Writer",
+    "check_digest",
+    "check_writable",
+    "load_tensors",
+    "locking",
+    "open_netcdf",
+    "tensor_writer",
+    "to_netcdf_bytes",
+    "with_digest",
+    "write_atomically",
     # Results and long work
     "new_axes",
     "provenance",
+    "render_page",
     "spread",
     "text_table",
     "warn_user",
