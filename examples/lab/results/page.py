@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.results.files import write_atomically
 from lab.results.record import read_record
-from lab.results.verdicts import VERDICTS, format_value
+from lab.results.verdicts import VERDICTS, Row, format_here, format_published
 from resonance_toolkit import render_page
 
 # Of Jinja2, which escapes every value: no name, note or log can become markup.
@@ -51,9 +51,10 @@ td { min-width: 8rem; vertical-align: top; } td.number { font-variant-numeric: t
 {%- if not loop.last %},{% endif %}{% endfor %}
 {%- for words, number in troubles.items() %}; <span class=failed>{{ words }}: {{ number }}</span>
 {%- endfor %}.</p>
-<p>A verdict is given only at the paper's scale, or where no training budget matters: within the
-tolerance that stands beside it (in table 4 it is the published +-, the deviation over seeds) or,
-where none does, of the same sign.</p>
+<p>A number agrees if the data are the paper's data set, the budget is the paper's (epochs, images,
+seeds), and the 95 % interval of our mean over seeds, in brackets, meets the published mean with its
++-. If only the last fails, it disagrees. Otherwise it is not comparable, and the reason stands
+beside it.</p>
 <nav>{% for part in parts %}<a href="#{{ part.name }}">{{ part.name.replace("_", " ") }}</a>
 {%- endfor %}</nav>
 {% for part in parts %}
@@ -143,7 +144,7 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
         _PAGE,
         parts=parts,
         n_rows=len(rows),
-        counts={_phrase(verdict): counts[_phrase(verdict)] for verdict in VERDICTS},
+        counts={verdict: counts[verdict] for verdict in VERDICTS},
         troubles={words: number for words, number in troubles.items() if number},
     )
     write_atomically({folder / "index.html": lambda path: path.write_text(page, encoding="utf-8")})
@@ -153,9 +154,9 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
 def _describe_row(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "quantity": row["quantity"],
-        "published": format_value(row["published"]),
-        "here": format_value(row["here"]),
-        "verdict": _phrase(row["verdict"]),
+        "published": format_published(Row(**row)),
+        "here": format_here(Row(**row)),
+        "verdict": row["verdict"],
         "css_class": row["verdict"].split()[0],
         "note": row["note"],
     }
@@ -184,7 +185,3 @@ def _read_figure(path: Path) -> dict[str, Any]:
 def _end_of_log(path: Path) -> str:
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     return "\n".join(text.splitlines()[-3:])
-
-
-def _phrase(verdict: str) -> str:
-    return "not comparable at this budget" if verdict == "not comparable" else verdict
