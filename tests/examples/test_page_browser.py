@@ -127,7 +127,7 @@ def test_results_fit_and_show_everything(results, show):
 
     assert page.evaluate(FITS)
 
-    for text in ("agrees", "disagrees", "not comparable at this budget"):
+    for text in ("agrees", "disagrees", "not comparable"):
         assert page.locator("td", has_text=text).last.is_visible()
 
     for heading in page.locator("h1, h2").all():
