@@ -50,9 +50,8 @@ def main(argv: list[str] | None = None) -> None:
         planes = measure_planes(recipe, seeds, budget, cache=args.cache, scalings=args.scaling)
         results.append(statistics_of(planes))
 
-        images = recipe.images()
-        obstacles = obstacles_of(images.classes, images.image, CLASSES[name], budget)
-        rows += surface_rows(name, results[-1].isel(scaling=0), obstacles)
+        obstacles = obstacles_of(recipe, budget)
+        rows += surface_rows(recipe, results[-1].isel(scaling=0), obstacles)
 
         first = planes.isel(scaling=0, seed=0)
         surfaces = {title_of(name, n): first.sel(n=n) for n in first["n"].values.tolist()}

@@ -17,11 +17,11 @@ import xarray as xr
 
 from lab.results.options import arguments, exit_showing
 from lab.results.publish import publish
-from lab.results.verdicts import Row
+from lab.results.verdicts import Row, compare
 from lab.studies.initial_gradient import draw_reductions, measure_gradient
 from lab.studies.plane_options import add_plane_options, plane_budget, plane_recipe, words_of
-from lab.studies.surface_rows import REDUCTIONS, compare_seeds, obstacles_of
-from lab.studies.surfaces import BRANCHES, CLASSES, PlaneBudget, measure_planes, statistics_of
+from lab.studies.surface_rows import REDUCTIONS, obstacles_of
+from lab.studies.surfaces import BRANCHES, measure_planes, statistics_of
 from lab.training.recipe import Recipe
 from lab.training.scales import LABELS, seeds_for
 
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
         by_backbone.append(
             xr.merge([result, gradient], join="outer", combine_attrs="drop_conflicts")
         )
-        rows += rows_of(name, by_backbone[-1], obstacles_for(recipe, budgets[name]))
+        rows += rows_of(name, by_backbone[-1], obstacles_of(recipe, budgets[name]))
 
     label = xr.Variable("architecture", list(recipes), {"long_name": "backbone"})
     table = xr.concat(by_backbone, label, combine_attrs="drop_conflicts")
@@ -67,16 +67,10 @@ def measure_gradients(recipe: Recipe, seed: int, samples: int) -> xr.Dataset:
     return gradient[["change_backbone", "dilution_by_parameter", "dilution_by_tensor"]]
 
 
-def obstacles_for(recipe: Recipe, budget: PlaneBudget) -> list[str]:
-    """Say what keeps a backbone's planes from being compared."""
-    images = recipe.images()
-    return obstacles_of(images.classes, images.image, CLASSES[recipe.backbone], budget)
-
-
 def rows_of(name: str, result: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
     """Compare both readings with the published reduction: planes, and dilution by arithmetic."""
     rows = []
-    for n, (published, deviation, p) in REDUCTIONS[name].items():
+    for n, published in REDUCTIONS[name].items():
         here = result.sel(n=n)
         label = f"{LABELS[name]}, {n} x"
 
@@ -85,16 +79,12 @@ def rows_of(name: str, result: xr.Dataset, obstacles: Sequence[str]) -> list[Row
         )
         change = float(here["change_backbone"])
         note = (
-            f"published p {p}; dilution by tensors {by_tensor:.1f} %, by parameters "
+            f"dilution by tensors {by_tensor:.1f} %, by parameters "
             f"{by_parameter:.1f} %; the gradient's norm over the backbone changes by {change:.2g} %"
         )
         values = here["change"].sel(statistic="mean_grad").values
         quantity = f"{label}, change of Mean(Grad) of planes / %"
-        rows.append(
-            compare_seeds(
-                quantity, published, values, deviation=deviation, obstacles=obstacles, note=note
-            )
-        )
+        rows.append(compare(quantity, published, values, obstacles=obstacles, note=note))
     return rows
 
 

@@ -17,6 +17,7 @@ from lab.data.images import Images
 from lab.data.samples import relabel
 from lab.studies import surface_rows
 from lab.studies.surfaces import PlaneBudget
+from lab.training.recipe import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -109,28 +110,22 @@ def test_relabelled_images_have_the_wanted_classes_and_keep_what_they_can(presen
     assert torch.equal(images.y_train, y)
 
 
-@pytest.mark.parametrize(
-    ("classes", "size", "comparable"),
-    [(10, 51, {"mlp"}), (100, 51, {"cnn", "vit6"}), (10, 25, set()), (100, 25, set())],
-)
-def test_a_verdict_needs_the_classes_and_the_points_of_the_paper(classes, size, comparable):
-    budget = PlaneBudget(size, 500)
-    allowed = {
+@pytest.mark.parametrize("data", ["CIFAR-10", "CIFAR-100", "digits"])
+@pytest.mark.parametrize("size", [51, 25])
+def test_a_verdict_needs_the_data_and_the_points_of_the_paper(data, size, monkeypatch):
+    classes = 100 if data == "CIFAR-100" else 10
+    y = torch.tensor([classes - 1])
+    monkeypatch.setattr(
+        surface_rows, "load", lambda _: Images(torch.zeros(1, 3, 32, 32), y, torch.zeros(1, 1), y)
+    )
+    monkeypatch.setattr(surface_rows, "identify", lambda _: data)
+    free = {
         name
-        for name, paper_classes in (("mlp", 10), ("cnn", 100), ("vit6", 100))
-        if not surface_rows.obstacles_of(classes, 32, paper_classes, budget)
+        for name in ("mlp", "cnn", "vit6")
+        if not surface_rows.obstacles_of(Recipe(backbone=name), PlaneBudget(size, 500))
     }
-    assert allowed == comparable
-
-
-def test_a_row_agrees_where_intervals_meet():
-    row = surface_rows.compare_seeds("q", 1.0, [1.1, 1.2, 1.0, 1.1, 1.2])
-    assert row.verdict == "disagrees"  # 1.12 +- 0.1 of the mean: 1.016 to 1.224
-    row = surface_rows.compare_seeds("q", 1.0, [1.1, 1.2, 1.0, 1.1, 1.2], deviation=0.02)
-    assert row.verdict == "agrees"
-    row = surface_rows.compare_seeds("q", 1.0, [1.0, 1.0, 1.1], obstacles=["other data"])
-    assert (row.verdict, row.note[:10]) == ("not comparable", "same sign;")
-    assert surface_rows.compare_seeds("q", 1.0, [1.0]).verdict == "not comparable"
+    paper = {"CIFAR-10": {"mlp"}, "CIFAR-100": {"cnn", "vit6"}, "digits": set()}
+    assert free == (paper[data] if size == 51 else set())
 
 
 def test_figure_5_shows_the_recipes_that_it_would_run(capsys):

@@ -79,7 +79,8 @@ def _draw_points(ax: Axes, name: str, part: xr.Dataset) -> None:
     # Side by side: they would lie on one another.
     reductions = REDUCTIONS[name]
     numbers = np.array(list(reductions))
-    values, deviations, _ = zip(*reductions.values(), strict=True)
+    values = [published.mean for published in reductions.values()]
+    deviations = [published.deviation for published in reductions.values()]
     ax.errorbar(
         numbers / 1.2,
         values,

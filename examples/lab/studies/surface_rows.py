@@ -3,12 +3,23 @@
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.stats
 import xarray as xr
 
-from lab.results.verdicts import Criterion, Row, compare, join_notes, judge
-from lab.studies.surfaces import BRANCHES, PAPER_SAMPLES, PAPER_SIZE, STATISTICS, PlaneBudget
-from lab.training.scales import LABELS, plural
+from lab.data.identity import NAMES, identify
+from lab.data.images import load
+from lab.results.verdicts import Published, Row, compare, join_notes, judge
+from lab.studies.surfaces import (
+    BRANCHES,
+    CLASSES,
+    PAPER_SAMPLES,
+    PAPER_SIZE,
+    STATISTICS,
+    PlaneBudget,
+)
+from lab.training.recipe import Recipe
+from lab.training.scales import LABELS
+
+PAPER_IMAGE = 32  # pixels each way
 
 # Table 7 (MLP) and table 8, as printed, by number of branches: millions of parameters, then
 # Std(Loss), Range(Loss) and Mean(Grad).
@@ -41,112 +52,95 @@ CHANGES = {
 # Table 4: change of the "initial gradient norm" in percent, its deviation over five seeds, and p.
 REDUCTIONS = {
     "mlp": {
-        1: (-29.86, 20.35, "0.0305"),
-        20: (-65.38, 1.95, "< 0.001"),
-        300: (-90.40, 0.72, "< 0.001"),
+        1: Published(-29.86, 20.35, "0.0305"),
+        20: Published(-65.38, 1.95, "< 0.001"),
+        300: Published(-90.40, 0.72, "< 0.001"),
     },
     "cnn": {
-        1: (-16.64, 4.79, "0.0015"),
-        20: (-67.22, 5.52, "< 0.001"),
-        300: (-90.18, 2.38, "< 0.001"),
+        1: Published(-16.64, 4.79, "0.0015"),
+        20: Published(-67.22, 5.52, "< 0.001"),
+        300: Published(-90.18, 2.38, "< 0.001"),
     },
     "vit6": {
-        1: (-3.40, 0.47, "< 0.001"),
-        20: (-33.68, 3.62, "< 0.001"),
-        300: (-68.78, 8.85, "< 0.001"),
+        1: Published(-3.40, 0.47, "< 0.001"),
+        20: Published(-33.68, 3.62, "< 0.001"),
+        300: Published(-68.78, 8.85, "< 0.001"),
     },
 }
 
 
-def obstacles_of(classes: int, image: int, paper_classes: int, budget: PlaneBudget) -> list[str]:
+def obstacles_of(recipe: Recipe, budget: PlaneBudget) -> list[str]:
     """Say what keeps planes from being compared with the paper's: other data, or fewer points."""
+    images = load(recipe.data)
+    paper_classes = CLASSES[recipe.backbone]
+    data, paper_data = identify(images), NAMES[f"cifar{paper_classes}"]
+
     obstacles = []
-    if image != 32:
-        obstacles.append(f"images of {image} x {image}, not 32 x 32")
-    if classes != paper_classes:
-        obstacles.append(f"{classes} classes brought to the paper's {paper_classes} at random")
-    if (budget.size, budget.samples) != (PAPER_SIZE, PAPER_SAMPLES):
-        paper = PlaneBudget(PAPER_SIZE, PAPER_SAMPLES)
-        obstacles.append(f"{budget}, not {paper}")
+    if data != paper_data:
+        obstacles.append(f"{data}, not {paper_data}")
+    if images.classes != paper_classes:
+        obstacles.append(f"labels of {paper_classes} classes made from {images.classes}")
+
+    paper_budget = PlaneBudget(PAPER_SIZE, PAPER_SAMPLES)
+    if budget != paper_budget:
+        obstacles.append(f"{budget}, not {paper_budget}")
     return obstacles
 
 
-def surface_rows(name: str, result: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
+def surface_rows(recipe: Recipe, result: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
     """Compare everything that tables 7 and 8 say of one backbone.
 
     Args:
-        name: The backbone.
+        recipe: Of the backbone.
         result: From `lab.studies.surfaces.statistics_of`, of one scaling.
         obstacles: From `obstacles_of`; parameters are counted in spite of them.
     """
+    name = recipe.backbone
+    is_same_network = load(recipe.data).image == PAPER_IMAGE
+
     rows = []
     for n in (0, *BRANCHES):
         label = f"{LABELS[name]}, {n} x" if n else f"{LABELS[name]}, plain"
         here = result.sel(n=n)
         params, *values = VALUES[name][n]
-        rows.append(_parameter_row(label, params, here, obstacles))
+        rows.append(_parameter_row(label, params, here, is_same_network))
 
         for statistic, published in zip(STATISTICS, values, strict=True):
             quantity = f"{label}, {STATISTICS[statistic]}"
             numbers = here["value"].sel(statistic=statistic).values
-            rows.append(compare_seeds(quantity, float(published), numbers, obstacles=obstacles))
+            note = describe_spread(numbers)
+            row = compare(quantity, float(published), numbers, obstacles=obstacles, note=note)
+            rows.append(row)
 
         if n:
-            note = f"dilution alone: {float(here['reduction']):.1f} %"
+            dilution = f"dilution alone: {float(here['reduction']):.1f} %"
             for statistic, change in zip(STATISTICS, CHANGES[name][n], strict=True):
                 quantity = f"{label}, change of {STATISTICS[statistic]} / %"
                 numbers = here["change"].sel(statistic=statistic).values
-                row = compare_seeds(quantity, change, numbers, obstacles=obstacles, note=note)
-                rows.append(row)
+                note = join_notes(dilution, describe_spread(numbers))
+                rows.append(compare(quantity, change, numbers, obstacles=obstacles, note=note))
     return rows
 
 
-def compare_seeds(
-    quantity: str,
-    published: float,
-    values: Sequence[float],
-    *,
-    deviation: float = 0.0,
-    obstacles: Sequence[str] = (),
-    note: str = "",
-) -> Row:
-    """Compare the interval of our mean over seeds with a published number.
+def describe_spread(values: np.ndarray) -> str:
+    """Say how single planes scatter: the paper shows one, without a deviation.
 
-    Args:
-        quantity: What was measured.
-        published: The paper's number.
-        values: Ours, by seed.
-        deviation: What the paper prints behind +-.
-        obstacles: What keeps them from being compared.
-        note: Further words.
+    Examples:
+        >>> describe_spread(np.array([1.0, 2.0, 3.0]))
+        'single planes scatter by +- 1'
     """
-    numbers = np.asarray(values, dtype=float)
-    mean, count = float(numbers.mean()), len(numbers)
-    if count < 2:
-        words = join_notes(*obstacles, "one seed has no interval", note)
-        return Row(quantity, published, mean, note=words)
-
-    spread = float(numbers.std(ddof=1))
-    half_width = float(scipy.stats.t.ppf(0.975, count - 1)) * spread / count**0.5
-    interval = f"{mean - half_width:.4g} to {mean + half_width:.4g}"
-    words = f"+- {spread:.2g} over {plural(count, 'seed')}, 95 % interval of the mean {interval}"
-    criterion = Criterion(
-        tolerance=half_width + deviation,
-        origin="our interval" + (" and the published +-" if deviation else ""),
-        budget_free=not obstacles,
-    )
-    note = join_notes(*obstacles, words, note)
-    return compare(quantity, published, mean, scale="smoke", criterion=criterion, note=note)
+    if len(values) < 2:
+        return ""
+    return f"single planes scatter by +- {values.std(ddof=1):.2g}"
 
 
-def _parameter_row(label: str, printed: str, here: xr.Dataset, obstacles: Sequence[str]) -> Row:
-    # As many digits as are printed. The count is that of the network, whatever was evaluated on it;
-    # but smaller images make a smaller network.
+def _parameter_row(label: str, printed: str, here: xr.Dataset, is_same_network: bool) -> Row:
+    # As many digits as are printed. They are counted on the network, whatever it is evaluated on;
+    # only smaller images make it another one.
     digits = len(printed.partition(".")[2])
     millions = float(here["n_parameters"]) / 1e6
     agrees = round(millions, digits) == float(printed)
 
-    is_smaller = any(obstacle.startswith("images") for obstacle in obstacles)
-    note = obstacles[0] if is_smaller else ""
-    verdict = judge(agrees, comparable=not is_smaller)
+    verdict = judge(agrees, comparable=is_same_network)
+    note = "counted" if is_same_network else "a network for images of another size"
     return Row(f"{label}, parameters / M", float(printed), millions, verdict, note)
