@@ -128,6 +128,20 @@ def test_a_verdict_needs_the_data_and_the_points_of_the_paper(data, size, monkey
     assert free == (paper[data] if size == 51 else set())
 
 
+def test_table_4_agrees_where_the_interval_meets_the_published_deviation():
+    coords = {"statistic": ["mean_grad"], "n": [1, 20, 300], "seed": [42, 43, 44]}
+    change = xr.DataArray([[[-3.0, -3.1, -2.9]] * 3], coords, ("statistic", "n", "seed"))
+    zeros = xr.DataArray(np.zeros(3), {"n": coords["n"]}, ("n",))
+    names = ("change_backbone", "dilution_by_tensor", "dilution_by_parameter")
+    measured = xr.Dataset({"change": change} | dict.fromkeys(names, zeros))
+
+    rows = table4.rows_of("vit6", measured, [])
+    assert [row.deviation for row in rows] == [0.47, 3.62, 8.85]
+    assert [row.verdict for row in rows] == ["agrees", "disagrees", "disagrees"]
+    rows = table4.rows_of("vit6", measured, ["other data"])
+    assert {row.verdict for row in rows} == {"not comparable"}
+
+
 def test_figure_5_shows_the_recipes_that_it_would_run(capsys):
     with pytest.raises(SystemExit):
         example.main(["--show-recipe", "--backbone", "mlp"])

@@ -25,9 +25,10 @@ def add_plane_options(parser: argparse.ArgumentParser) -> None:
         default=["tensor"],
         help="every tensor of a direction equally long, or all as one vector",
     )
-    parser.add_argument("--size", type=int, help="points along each axis")
+    for_two = "of the MLP, and of the others; or one number for all"
+    parser.add_argument("--size", type=int, nargs="+", help=f"points along each axis, {for_two}")
     parser.add_argument("--tolerance", type=float, help="interpolate; every point by default")
-    parser.add_argument("--samples", type=int, help="training images")
+    parser.add_argument("--samples", type=int, nargs="+", help=f"training images, {for_two}")
 
 
 def plane_recipe(name: str, args: argparse.Namespace) -> Recipe:
@@ -37,9 +38,11 @@ def plane_recipe(name: str, args: argparse.Namespace) -> Recipe:
 
 def plane_budget(name: str, args: argparse.Namespace) -> PlaneBudget:
     """Return what a plane costs: what was asked for, or what the scale has."""
-    mlp_budget, other_budget = BUDGETS[args.scale]
-    budget = mlp_budget if name == "mlp" else other_budget
-    return PlaneBudget(args.size or budget.size, args.samples or budget.samples, args.tolerance)
+    place = 0 if name == "mlp" else -1
+    budget = BUDGETS[args.scale][place]
+    size = args.size[place] if args.size else budget.size
+    samples = args.samples[place] if args.samples else budget.samples
+    return PlaneBudget(size, samples, args.tolerance)
 
 
 def words_of(

@@ -30,6 +30,7 @@ Scaling = Literal["tensor", "unit"]
 SCALINGS: tuple[Scaling, ...] = ("tensor", "unit")
 BRANCHES = (1, 20, 300)
 CLASSES = {"mlp": 10, "cnn": 100, "vit6": 100}  # CIFAR-10 in table 7, CIFAR-100 in table 8
+PAPER_IMAGE = 32  # pixels each way
 PAPER_SIZE, PAPER_SAMPLES, SPAN = 51, 500, 1.0  # the span is ours: the paper gives none
 
 STATISTICS = {"std": "Std(Loss)", "range": "Range(Loss)", "mean_grad": "Mean(Grad)"}
@@ -65,7 +66,8 @@ def measure_planes(
 ) -> xr.Dataset:
     """Measure the loss of one backbone on planes of random directions over it and its branches.
 
-    The labels are brought to as many classes as the paper's data have, see `lab.data.samples`.
+    Images of the paper's size get labels of as many classes as its data have, see
+    `lab.data.samples.relabel`; of smaller ones the networks are others anyway.
 
     Args:
         recipe: Which backbone on what.
@@ -130,7 +132,9 @@ def statistics_of(planes: xr.Dataset) -> xr.Dataset:
 def _cached_planes(
     recipe: Recipe, budget: PlaneBudget, scaling: Scaling, cache: Path
 ) -> xr.Dataset:
-    images = relabel(recipe.images(), CLASSES[recipe.backbone], seed=recipe.seed)
+    images = recipe.images()
+    if images.image == PAPER_IMAGE:
+        images = relabel(images, CLASSES[recipe.backbone], seed=recipe.seed)
     settings = asdict(budget) | {"scaling": scaling, "branches": BRANCHES, "version": CACHE_VERSION}
     network = {"backbone": recipe.backbone, "seed": recipe.seed, "data": images.fingerprint}
 
@@ -146,7 +150,7 @@ def _cached_planes(
 def _measure(recipe: Recipe, images: Images, budget: PlaneBudget, scaling: Scaling) -> xr.Dataset:
     data = images.x_train, images.y_train
     torch.manual_seed(recipe.seed)
-    model = recipe.model(images, CLASSES[recipe.backbone])
+    model = recipe.model(images)
 
     settings: dict[str, Any] = {
         "normalisation": scaling,
