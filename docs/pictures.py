@@ -39,7 +39,7 @@ def main(names: list[str]) -> None:
         if not names or page.stem in names:
             exec(compile(code_of(page), str(page), "exec"), {"__name__": page.stem})
 
-    if not names or "findings" in names:
+    if "findings" in names:
         for picture, figure in FINDINGS.items():
             shutil.copyfile(PUBLISHED / figure, Path("pictures") / picture)
 
