@@ -71,18 +71,18 @@ def rows_of(name: str, result: xr.Dataset, obstacles: Sequence[str]) -> list[Row
     """Compare both readings with the published reduction: planes, and dilution by arithmetic."""
     rows = []
     for n, published in REDUCTIONS[name].items():
-        here = result.sel(n=n)
+        result_for_n = result.sel(n=n)
         label = f"{LABELS[name]}, {n} x"
 
         by_tensor, by_parameter = (
-            float(here[f"dilution_by_{what}"]) for what in ("tensor", "parameter")
+            float(result_for_n[f"dilution_by_{what}"]) for what in ("tensor", "parameter")
         )
-        change = float(here["change_backbone"])
+        change = float(result_for_n["change_backbone"])
         note = (
             f"dilution by tensors {by_tensor:.1f} %, by parameters "
             f"{by_parameter:.1f} %; the gradient's norm over the backbone changes by {change:.2g} %"
         )
-        values = here["change"].sel(statistic="mean_grad").values
+        values = result_for_n["change"].sel(statistic="mean_grad").values
         quantity = f"{label}, change of Mean(Grad) of planes / %"
         rows.append(compare(quantity, published, values, obstacles=obstacles, note=note))
     return rows

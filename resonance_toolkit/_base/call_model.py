@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from resonance_toolkit._base.facts import dtype_name, first_tensor
+from resonance_toolkit._base.facts import dtype_name, first_tensor, floating_dtype_of
 from resonance_toolkit._base.find_layers import unwrap
 
 
@@ -36,7 +36,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
             return model(*inputs)
         return model(inputs)
     except RuntimeError as error:
-        sentence = _dtype_sentence(model, inputs)
+        sentence = _dtype_sentence(model, inputs, str(error))
         if sentence is None:
             raise
         raise ValueError(f"{sentence} ({error})") from error
@@ -45,6 +45,19 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if sentence is None:
             raise
         raise TypeError(sentence) from error
+
+
+def keywords_of_forward(model: nn.Module) -> frozenset[str] | None:
+    """Names of the arguments that a model's forward takes; None if it takes any keyword.
+
+    Examples:
+        >>> sorted(keywords_of_forward(nn.Bilinear(1, 1, 1)))
+        ['input1', 'input2']
+    """
+    parameters = inspect.signature(unwrap(model).forward).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return frozenset(parameter.name for parameter in parameters)
 
 
 def _cache_keywords(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,18 +91,19 @@ def _arguments_sentence(model: nn.Module, inputs: Any) -> str | None:
     return None
 
 
-def _dtype_sentence(model: nn.Module, inputs: Any) -> str | None:
+def _dtype_sentence(model: nn.Module, inputs: Any, error: str) -> str | None:
     """Say which dtypes do not meet; None if that is not what went wrong."""
     tensor = first_tensor(inputs)
-    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if tensor is None or weight is None or tensor.dtype == weight.dtype:
+    weight_dtype = floating_dtype_of(model)
+    if tensor is None or weight_dtype is None or tensor.dtype == weight_dtype:
         return None
 
     # Whole numbers may be tokens: only bytes are what images come in.
-    is_image = not tensor.is_floating_point() and tensor.dim() >= 3 and tensor.itemsize == 1
+    is_byte = not tensor.is_floating_point() and tensor.itemsize == 1
+    is_image = is_byte and (tensor.dim() >= 3 or "same dtype" in error)
     if not (tensor.is_floating_point() or is_image):
         return None
     return (
         f"`data`: the forward pass failed on inputs of {dtype_name(tensor.dtype)} for weights of "
-        f"{dtype_name(weight.dtype)}; convert the inputs, such as by x.to({weight.dtype})"
+        f"{dtype_name(weight_dtype)}; convert the inputs, such as by x.to({weight_dtype})"
     )

@@ -100,22 +100,22 @@ def surface_rows(recipe: Recipe, result: xr.Dataset, obstacles: Sequence[str]) -
     rows = []
     for n in (0, *BRANCHES):
         label = f"{LABELS[name]}, {n} x" if n else f"{LABELS[name]}, plain"
-        here = result.sel(n=n)
+        result_for_n = result.sel(n=n)
         params, *values = VALUES[name][n]
-        rows.append(_parameter_row(label, params, here, is_same_network))
+        rows.append(_parameter_row(label, params, result_for_n, is_same_network))
 
         for statistic, published in zip(STATISTICS, values, strict=True):
             quantity = f"{label}, {STATISTICS[statistic]}"
-            numbers = here["value"].sel(statistic=statistic).values
+            numbers = result_for_n["value"].sel(statistic=statistic).values
             note = describe_spread(numbers)
             row = compare(quantity, float(published), numbers, obstacles=obstacles, note=note)
             rows.append(row)
 
         if n:
-            dilution = f"dilution alone: {float(here['reduction']):.1f} %"
+            dilution = f"dilution alone: {float(result_for_n['reduction']):.1f} %"
             for statistic, change in zip(STATISTICS, CHANGES[name][n], strict=True):
                 quantity = f"{label}, change of {STATISTICS[statistic]} / %"
-                numbers = here["change"].sel(statistic=statistic).values
+                numbers = result_for_n["change"].sel(statistic=statistic).values
                 note = join_notes(dilution, describe_spread(numbers))
                 rows.append(compare(quantity, change, numbers, obstacles=obstacles, note=note))
     return rows
@@ -133,11 +133,13 @@ def describe_spread(values: np.ndarray) -> str:
     return f"single planes scatter by +- {values.std(ddof=1):.2g}"
 
 
-def _parameter_row(label: str, printed: str, here: xr.Dataset, is_same_network: bool) -> Row:
+def _parameter_row(
+    label: str, printed: str, result_for_n: xr.Dataset, is_same_network: bool
+) -> Row:
     # As many digits as are printed. They are counted on the network, whatever it is evaluated on;
     # only smaller images make it another one.
     digits = len(printed.partition(".")[2])
-    millions = float(here["n_parameters"]) / 1e6
+    millions = float(result_for_n["n_parameters"]) / 1e6
     agrees = round(millions, digits) == float(printed)
 
     verdict = judge(agrees, comparable=is_same_network)
