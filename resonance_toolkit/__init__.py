@@ -5,7 +5,7 @@ which turns data of any kind into fixed batches. The instruments themselves are 
 `probes`, `landscape`, `gradients`, `attention` and `nudging`.
 """
 
-from resonance_toolkit._base.call_model import call_model
+from resonance_toolkit._base.call_model import FailedPassError, call_model
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -38,6 +38,7 @@ from resonance_toolkit._base.find_layers import find_layers, select, unwrap
 from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
+    describe_targets,
     predicts_next_token,
     reads_class_token,
     shift_labels,
@@ -51,7 +52,7 @@ from resonance_toolkit._base.losses import (
     without_mean,
 )
 from resonance_toolkit._base.new_axes import new_axes
-from resonance_toolkit._base.padding import positions_that_count
+from resonance_toolkit._base.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
 from resonance_toolkit._base.sources import is_whole_batch
@@ -80,13 +81,16 @@ __all__ = [
     "LABEL_NAMES",
     "ClassLoss",
     "DefaultLoss",
+    "FailedPassError",
     "align_classes",
     "call_model",
     "default_loss",
+    "describe_targets",
     "fit_class_loss",
     "index_rows",
     "leave_out_uncounted",
     "mean_over_positions",
+    "name_inputs",
     "positions_that_count",
     "predicts_next_token",
     "reads_class_token",

@@ -18,7 +18,13 @@ from landscape._curvature.estimates import (
 from landscape._curvature.matrix import MatrixKind, matrix_vector_product
 from landscape._curvature.setup import MatrixRequest, curvature_of, start_vector
 from landscape._evaluation.checks import check_limits
-from resonance_toolkit import AtMost, check_whole, preserving_rng, provenance
+from resonance_toolkit import (
+    AtMost,
+    check_whole,
+    describe_targets,
+    preserving_rng,
+    provenance,
+)
 
 Array = NDArray[np.float64]
 
@@ -112,6 +118,7 @@ def curvature(
         batch_size=batch_size,
     )
     curvature_matrix = curvature_of(model, request)
+    first_batch = next(iter(curvature_matrix.batches))
     template = start_vector(curvature_matrix)
 
     # The trace takes over the Lanczos basis of the eigenvalues: their products serve twice.
@@ -165,7 +172,7 @@ def curvature(
             n_samples=curvature_matrix.n_samples,
             n_covered=len(template),
             loss=curvature_matrix.objective.loss_name,
-            targets=curvature_matrix.objective.targets,
+            targets=describe_targets(curvature_matrix.objective.targets, *first_batch),
             products_eigenvalues=len(ritz.values),
             products_trace=probes,
             products_density=density_runs * min(density_steps, len(template)),

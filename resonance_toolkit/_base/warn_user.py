@@ -29,11 +29,13 @@ def warn_user(message: str) -> None:
     # 1 would be this function; by frame, since hops differ from verb to verb.
     depth = 1
     frame = sys._getframe()
-    while frame.f_back is not None and _package_of(frame.f_globals) in _NOT_THE_USERS:
+    while frame.f_back is not None and is_ours(frame.f_globals):
         frame = frame.f_back
         depth += 1
     warnings.warn(message, stacklevel=depth)
 
 
-def _package_of(module_globals: dict[str, object]) -> str:
-    return str(module_globals.get("__name__", "")).partition(".")[0]
+def is_ours(module_globals: dict[str, object]) -> bool:
+    """Tell whether a module is the toolkit's (or runs its `with` statements), by its globals."""
+    package = str(module_globals.get("__name__", "")).partition(".")[0]
+    return package in _NOT_THE_USERS
