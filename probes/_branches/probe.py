@@ -91,6 +91,11 @@ class Probe(Listener):
         """Weights of all branches, static ones included."""
         return sum(layer.n_parameters for layer in self._by_layer().values())
 
+    @property
+    def n_tensors(self) -> int:
+        """Tensors that the weights of all branches would be, one each: branches times layers."""
+        return self.settings.n * len(self.branches)
+
     # Traced as part of a caller's compiled step it would be compiled anew at every step.
     @never_compiled
     def loss(self, y: Tensor, *, main: Tensor | None = None) -> Tensor:
