@@ -1,3 +1,4 @@
+import dis
 import inspect
 import re
 from collections.abc import Mapping
@@ -144,9 +145,13 @@ def _failure_sentence(model: nn.Module, inputs: Any, error: Exception) -> str:
 
 
 def _is_raised_by_us(error: BaseException) -> bool:
-    """Tell whether the innermost frame is the toolkit's, such as of a hook, but not this file's."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None:
-        frames = frames.tb_next
-    module_globals = {} if frames is None else frames.tb_frame.f_globals
-    return is_ours(module_globals) and module_globals.get("__name__") != __name__
+    """Tell whether a `raise` of the toolkit's made an error, such as in a hook."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not is_ours(traceback.tb_frame.f_globals):
+        return False
+
+    # A function of torch that we call in the model's place fails in a frame of ours, too.
+    code = traceback.tb_frame.f_code.co_code
+    return dis.opname[code[traceback.tb_lasti]] == "RAISE_VARARGS"
