@@ -126,8 +126,8 @@ def table(result: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
     if len(audited) > 1:  # an order needs two
         for place, metric in enumerate(METRICS):
             published = {method: PUBLISHED[method][place] for method in audited}
-            here = {method: float(means[metric].sel({"rule": method})) for method in audited}
-            rows.append(order_row(metric, published, here, obstacles))
+            our_means = {method: float(means[metric].sel({"rule": method})) for method in audited}
+            rows.append(order_row(metric, published, our_means, obstacles))
     return rows
 
 

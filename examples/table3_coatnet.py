@@ -85,8 +85,8 @@ def seed_rows(cells: Sequence[Cell], result: xr.Dataset) -> list[Row]:
         for seed, number in enumerate(published, start=FIRST_SEED):
             if seed in accuracies["seed"]:
                 title = f"{cell.labels['stage']}, {n} x, seed {seed}, accuracy / %"
-                here = float(accuracies.sel(seed=seed))
-                rows.append(Row(title, number, here, note="a single run has no interval"))
+                accuracy = float(accuracies.sel(seed=seed))
+                rows.append(Row(title, number, accuracy, note="a single run has no interval"))
     return rows
 
 

@@ -66,14 +66,14 @@ def rows_of(name: str, result: xr.Dataset) -> list[Row]:
     """Compare dilution with the published reduction: it agrees within the published deviation."""
     rows = []
     for n, (published, deviation) in zip(BRANCHES, PUBLISHED[name], strict=True):
-        here = result.sel(n=n)
-        backbone_change = float(abs(here["change_backbone"]).max())
+        result_for_n = result.sel(n=n)
+        backbone_change = float(abs(result_for_n["change_backbone"]).max())
 
         # No training is involved, so that every scale decides.
         row = compare(
             f"{LABELS[name]}, {n} x, dilution / %",
             Published(published, deviation),
-            here["reduction"].values.reshape(-1),
+            result_for_n["reduction"].values.reshape(-1),
             note=f"the backbone's own norm changes by {backbone_change:.2g} %",
         )
         rows.append(row)

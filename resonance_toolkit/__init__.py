@@ -12,7 +12,11 @@ from resonance_toolkit._base.branch_weights import (
     is_stack,
     stack_length,
 )
-from resonance_toolkit._base.call_model import FailedPassError, call_model
+from resonance_toolkit._base.call_model import (
+    FailedPassError,
+    call_model,
+    keywords_of_forward,
+)
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -35,6 +39,7 @@ from resonance_toolkit._base.facts import (
     count_samples,
     dtype_name,
     first_tensor,
+    floating_dtype_of,
     has_class_token,
     is_compiled,
     is_sharded,
@@ -74,6 +79,7 @@ __all__ = [
     "count_samples",
     "dtype_name",
     "first_tensor",
+    "floating_dtype_of",
     "has_class_token",
     "is_compiled",
     "is_sharded",
@@ -118,6 +124,7 @@ __all__ = [
     "Batches",
     "device_of",
     "is_whole_batch",
+    "keywords_of_forward",
     "take",
     # Guards
     "evaluating",

@@ -182,8 +182,11 @@ def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | 
     scores, classes = aligned
     is_right = (scores.argmax(1) == classes).double()
     counts = classes != objective.ignored_target
+    if classes.dim() == 1:
+        return is_right[counts]
+
     shares = mean_over_positions(is_right, counts)
-    return shares[counts.reshape(len(counts), -1).any(1)]
+    return shares[counts.flatten(1).any(1)]
 
 
 def margins(outputs: Any, targets: Any) -> Tensor:

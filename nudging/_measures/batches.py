@@ -127,12 +127,12 @@ def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observ
 
 
 def _leave_out_uncounted(batches: Batches, ignored: int, batch_size: int) -> Batches:
-    kept = leave_out_uncounted(batches, ignored)
-    if _count_all(kept) == _count_all(batches):
+    counted_batches = leave_out_uncounted(batches, ignored)
+    if _count_all(counted_batches) == _count_all(batches):
         return batches
 
     # Joined and cut again, so that batches are as full as they can be.
-    return take(kept, None, batch_size=batch_size)
+    return take(counted_batches, None, batch_size=batch_size)
 
 
 def _count_all(batches: Batches) -> int:

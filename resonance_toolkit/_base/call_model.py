@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resonance_toolkit._base.facts import dtype_name
+from resonance_toolkit._base.facts import dtype_name, floating_dtype_of
 from resonance_toolkit._base.find_layers import unwrap
 from resonance_toolkit._base.forms import tensors_in
 from resonance_toolkit._base.warn_user import is_ours
@@ -65,6 +65,19 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         raise TypeError(sentence) from error
 
 
+def keywords_of_forward(model: nn.Module) -> frozenset[str] | None:
+    """Names of the arguments that a model's forward takes; None if it takes any keyword.
+
+    Examples:
+        >>> sorted(keywords_of_forward(nn.Bilinear(1, 1, 1)))
+        ['input1', 'input2']
+    """
+    parameters = inspect.signature(unwrap(model).forward).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return frozenset(parameter.name for parameter in parameters)
+
+
 def _cache_keywords(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what asks a language model of transformers to keep nothing for a next token.
 
@@ -99,31 +112,31 @@ def _arguments_sentence(model: nn.Module, inputs: Any) -> str | None:
 def _dtype_sentence(model: nn.Module, inputs: Any, error: Exception) -> str | None:
     """Say which dtypes do not meet; None if that is not what went wrong."""
     tensors = tensors_in(inputs)
-    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if not tensors or weight is None:
+    weight_dtype = floating_dtype_of(model)
+    if not tensors or weight_dtype is None:
         return None
 
     is_told_by_torch = _ABOUT_DTYPES.search(str(error)) is not None
     if is_told_by_torch and "'indices'" in str(error):
         tensor, cure = tensors[0], "x.long(), which an embedding looks up"
-    elif (other := _floating_of_other_dtype(tensors, weight)) is not None:
-        tensor, cure = other, f"x.to({weight.dtype})"
+    elif (other := _floating_of_other_dtype(tensors, weight_dtype)) is not None:
+        tensor, cure = other, f"x.to({weight_dtype})"
     elif is_told_by_torch and not tensors[0].is_floating_point():
         # Bytes are what images come in; other whole numbers may be anything.
-        tensor, cure = tensors[0], f"x.to({weight.dtype})"
+        tensor, cure = tensors[0], f"x.to({weight_dtype})"
         if tensor.dtype == torch.uint8:
             cure = f"{cure} / 255"
     else:
         return None
     return (
         f"`data`: the forward pass failed on inputs of {dtype_name(tensor.dtype)} for weights of "
-        f"{dtype_name(weight.dtype)}; convert the inputs, such as by {cure}"
+        f"{dtype_name(weight_dtype)}; convert the inputs, such as by {cure}"
     )
 
 
-def _floating_of_other_dtype(tensors: list[Tensor], weight: Tensor) -> Tensor | None:
+def _floating_of_other_dtype(tensors: list[Tensor], dtype: torch.dtype) -> Tensor | None:
     floating = (tensor for tensor in tensors if tensor.is_floating_point())
-    return next((tensor for tensor in floating if tensor.dtype != weight.dtype), None)
+    return next((tensor for tensor in floating if tensor.dtype != dtype), None)
 
 
 def _failure_sentence(model: nn.Module, inputs: Any, error: Exception) -> str:

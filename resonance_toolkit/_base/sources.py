@@ -4,7 +4,6 @@
 chosen by seed where samples have numbers, else the first ones.
 """
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
-from resonance_toolkit._base.facts import count_samples
-from resonance_toolkit._base.find_layers import unwrap
+from resonance_toolkit._base.call_model import keywords_of_forward
+from resonance_toolkit._base.facts import count_samples, floating_dtype_of
 from resonance_toolkit._base.forms import (
     LABEL_NAMES,
     Batch,
@@ -69,8 +68,11 @@ class Request:
         is_mapping = isinstance(batch, Mapping)
         if is_mapping:
             batch = _drop_columns(batch, self.model)
-        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
-        inputs, targets = as_pair(batch, needs_targets=self.needs_targets, numpy_dtype=dtype)
+        inputs, targets = as_pair(
+            batch,
+            needs_targets=self.needs_targets,
+            numpy_dtype=floating_dtype_of(self.model),
+        )
 
         if not isinstance(targets, Tensor):
             return inputs, targets
@@ -218,19 +220,19 @@ def _refuse_pictures(item: Any) -> None:
 
 def _drop_columns(batch: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     """Leave out what a model's forward does not take, as the Trainer of transformers does."""
-    parameters = list(inspect.signature(unwrap(model).forward).parameters.values())
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+    keywords = keywords_of_forward(model)
+    if keywords is None:
         # It takes any keyword: only what can be no argument of a model goes.
         return {name: value for name, value in batch.items() if not _is_text(value)}
 
-    names = {parameter.name for parameter in parameters}
-    kept = {name: value for name, value in batch.items() if name in names.union(LABEL_NAMES)}
-    if names and not names & set(batch):
+    if keywords and not keywords & set(batch):
         raise TypeError(
-            f"`data`: expected columns that the model's forward takes ({', '.join(names)}), got "
-            f"{', '.join(map(str, batch))}; rename them, or give pairs (inputs, targets)"
+            "`data`: expected columns that the model's forward takes "
+            f"({', '.join(sorted(keywords))}), got {', '.join(map(str, batch))}; rename them, or "
+            "give pairs (inputs, targets)"
         )
-    return kept
+    names = keywords.union(LABEL_NAMES)
+    return {name: value for name, value in batch.items() if name in names}
 
 
 def _is_text(value: Any) -> bool:
