@@ -1,19 +1,7 @@
 import sys
 import warnings
 
-# Frames of these packages, and of `with` statements around them, are ours, not the user's.
-_NOT_THE_USERS = frozenset(
-    {
-        "attention",
-        "contextlib",
-        "gradients",
-        "landscape",
-        "nudging",
-        "probes",
-        "resonance",
-        "resonance_toolkit",
-    }
-)
+from resonance_toolkit._base.frames import is_ours
 
 
 def warn_user(message: str) -> None:
@@ -33,9 +21,3 @@ def warn_user(message: str) -> None:
         frame = frame.f_back
         depth += 1
     warnings.warn(message, stacklevel=depth)
-
-
-def is_ours(module_globals: dict[str, object]) -> bool:
-    """Tell whether a module is the toolkit's (or runs its `with` statements), by its globals."""
-    package = str(module_globals.get("__name__", "")).partition(".")[0]
-    return package in _NOT_THE_USERS
