@@ -82,6 +82,17 @@ def is_sharded(model: nn.Module) -> bool:
     )
 
 
+def floating_dtype_of(model: nn.Module) -> torch.dtype | None:
+    """The dtype of a model's first floating-point parameter; None if it has none.
+
+    Examples:
+        >>> floating_dtype_of(nn.Linear(1, 1).half())
+        torch.float16
+    """
+    parameters = model.parameters()
+    return next((p.dtype for p in parameters if p.is_floating_point()), None)
+
+
 def has_class_token(model: nn.Module) -> bool:
     """Tell whether a model owns the parameter of a class token, by its name.
 

@@ -8,23 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from resonance_toolkit._base.frames import is_ours
+
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.axes import Axes
-
-# Frames of these packages, and of `with` statements around them, are ours, not the user's.
-_NOT_THE_USERS = frozenset(
-    {
-        "attention",
-        "contextlib",
-        "gradients",
-        "landscape",
-        "nudging",
-        "probes",
-        "resonance",
-        "resonance_toolkit",
-    }
-)
 
 
 def warn_user(message: str) -> None:
@@ -40,7 +28,7 @@ def warn_user(message: str) -> None:
     # 1 would be this function; by frame, since hops differ from verb to verb.
     depth = 1
     frame = sys._getframe()
-    while frame.f_back is not None and _package_of(frame.f_globals) in _NOT_THE_USERS:
+    while frame.f_back is not None and is_ours(frame.f_globals):
         frame = frame.f_back
         depth += 1
     warnings.warn(message, stacklevel=depth)
@@ -114,7 +102,3 @@ def _environment() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     return environment
-
-
-def _package_of(module_globals: dict[str, object]) -> str:
-    return str(module_globals.get("__name__", "")).partition(".")[0]
