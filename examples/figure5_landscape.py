@@ -81,7 +81,9 @@ def main(argv: list[str] | None = None) -> None:
     budgets = [f"{'/'.join(names)} {words}" for words, names in labels_by_budget.items()]
     budget = f"{'/'.join(sets)}: {'; '.join(budgets)}"
     publish(result, figure, rows, output=args.output, budget=budget)
-    write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(pages[0])})
+    write_atomically(
+        {args.output.with_suffix(".html"): lambda path: path.write_text(pages[0], encoding="utf-8")}
+    )
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:

@@ -2,8 +2,11 @@
 
 Start with `find_layers`, which turns patterns such as `"blocks.*"` into modules, and with `take`,
 which turns data of any kind into fixed batches. The instruments themselves are the packages
-`probes`, `landscape`, `gradients`, `attention` and `nudging`.
+`probes`, `landscape`, `gradients`, `attention` and `nudging`. Where a file or distribution of yours
+has such a name, `from resonance_toolkit import attention` gives ours, or says what is in the way.
 """
+
+from typing import Any
 
 from resonance_toolkit._base.branch_weights import (
     WeightCount,
@@ -43,6 +46,8 @@ from resonance_toolkit._base.facts import (
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
 from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
+from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
+from resonance_toolkit._base.instruments import load_instrument as _load_instrument
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     predicts_next_token,
@@ -61,13 +66,16 @@ from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
+from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, device_of, take
 from resonance_toolkit._base.text_table import text_table
+from resonance_toolkit._base.version import __version__
 from resonance_toolkit._base.warn_user import warn_user
 
 __all__ = [
+    "__version__",
     # Models and their layers
     "CLASS_TOKEN_NAMES",
     "count_samples",
@@ -75,6 +83,8 @@ __all__ = [
     "first_tensor",
     "has_class_token",
     "is_compiled",
+    "is_dtensor",
+    "is_fully_sharded",
     "is_sharded",
     "name_of",
     "Blocks",
@@ -134,3 +144,10 @@ __all__ = [
     "text_table",
     "warn_user",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, since the instruments import this module.
+    if name in _INSTRUMENTS:
+        return _load_instrument(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
