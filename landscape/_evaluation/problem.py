@@ -26,6 +26,7 @@ from resonance_toolkit import (
     check_module,
     check_whole,
     count_samples,
+    describe_targets,
     device_of,
     dtype_name,
     provenance,
@@ -78,6 +79,11 @@ class Measurement:
         """True if no input is NaN or infinite."""
         tensors = tree_leaves([inputs for inputs, _ in self.batches])
         return all(bool(t.isfinite().all()) for t in tensors if isinstance(t, Tensor))
+
+    @property
+    def targets(self) -> str:
+        """What they were understood as, and beside which inputs."""
+        return describe_targets(self.objective.targets, *self.batches[0])
 
     @property
     def n_samples(self) -> int:
@@ -164,7 +170,7 @@ def describe(problem: Problem, *, draws_random_numbers: bool) -> Attributes:
         "random_numbers": "same at every point" if draws_random_numbers else "none drawn",
         "batch_norm": f"{measurement.bn} statistics" if batch_norms(model) else "none",
         "loss": measurement.objective.loss_name,
-        "targets": measurement.objective.targets,
+        "targets": measurement.targets,
         "dtype": dtype_name(next(iter(problem.tensors.values())).dtype),
         "device": device_of(model).type,
     }
