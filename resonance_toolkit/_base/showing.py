@@ -8,11 +8,30 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from resonance_toolkit._base.frames import is_ours
-
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.axes import Axes
+
+
+# Frames of these packages, and of `with` statements around them, are ours, not the user's.
+_NOT_THE_USERS = frozenset(
+    {
+        "attention",
+        "contextlib",
+        "gradients",
+        "landscape",
+        "nudging",
+        "probes",
+        "resonance",
+        "resonance_toolkit",
+    }
+)
+
+
+def is_ours(module_globals: dict[str, object]) -> bool:
+    """Tell whether a module is the toolkit's (or runs its `with` statements), by its globals."""
+    package = str(module_globals.get("__name__", "")).partition(".")[0]
+    return package in _NOT_THE_USERS
 
 
 def warn_user(message: str) -> None:
