@@ -58,6 +58,8 @@ def _is_plain_call(model: nn.Module, data: Any) -> bool:
 
     # What a model takes beside tensors, such as a cache, is no matter of ours.
     values = data.values()
+    if not any(isinstance(value, Tensor) for value in values):
+        return False
     if any(isinstance(value, np.ndarray | list | str | bytes) for value in values):
         return False
     keywords = keywords_of_forward(model)

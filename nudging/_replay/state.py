@@ -160,7 +160,7 @@ class State:
     @cached_property
     def _positions(self) -> dict[str, Tensor | None]:
         return {
-            name: find_positions(self.inputs, self.targets, name, hidden)
+            name: find_positions(self.model, self.inputs, self.targets, name, hidden)
             for name, hidden in self.hidden.items()
         }
 
