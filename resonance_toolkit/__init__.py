@@ -12,7 +12,11 @@ from resonance_toolkit._base.branch_weights import (
     is_stack,
     stack_length,
 )
-from resonance_toolkit._base.call_model import call_model
+from resonance_toolkit._base.call_model import (
+    FailedPassError,
+    call_model,
+    keywords_of_forward,
+)
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -35,6 +39,7 @@ from resonance_toolkit._base.facts import (
     count_samples,
     dtype_name,
     first_tensor,
+    floating_dtype_of,
     has_class_token,
     is_compiled,
     is_sharded,
@@ -45,6 +50,7 @@ from resonance_toolkit._base.find_layers import find_layers, select, unwrap
 from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
+    describe_targets,
     predicts_next_token,
     reads_class_token,
     shift_labels,
@@ -58,7 +64,7 @@ from resonance_toolkit._base.losses import (
     without_mean,
 )
 from resonance_toolkit._base.new_axes import new_axes
-from resonance_toolkit._base.padding import positions_that_count
+from resonance_toolkit._base.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
 from resonance_toolkit._base.sources import is_whole_batch
@@ -73,6 +79,7 @@ __all__ = [
     "count_samples",
     "dtype_name",
     "first_tensor",
+    "floating_dtype_of",
     "has_class_token",
     "is_compiled",
     "is_sharded",
@@ -93,13 +100,16 @@ __all__ = [
     "LABEL_NAMES",
     "ClassLoss",
     "DefaultLoss",
+    "FailedPassError",
     "align_classes",
     "call_model",
     "default_loss",
+    "describe_targets",
     "fit_class_loss",
     "index_rows",
     "leave_out_uncounted",
     "mean_over_positions",
+    "name_inputs",
     "positions_that_count",
     "predicts_next_token",
     "reads_class_token",
@@ -114,6 +124,7 @@ __all__ = [
     "Batches",
     "device_of",
     "is_whole_batch",
+    "keywords_of_forward",
     "take",
     # Guards
     "evaluating",

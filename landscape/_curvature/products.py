@@ -145,7 +145,9 @@ def _keep_graphs(matrix: CurvatureMatrix) -> tuple[list[BatchProduct] | None, in
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weight_storages:
             bytes_by_storage[storage.data_ptr()] = storage.nbytes()
-        return tensor
+
+        # The tensor itself knows its own graph: with it in there, the graph would never be freed.
+        return tensor.detach()
 
     with saved_tensors_hooks(count_bytes, lambda tensor: tensor):
         for multiply in _batch_products(matrix):

@@ -51,7 +51,7 @@ class LossCorrelation:
 
                 # To first order, L(h + v) - L(h) = <g, v>; a credit stands for g.
                 predicted = (batch.credit[name] * step.double()).flatten(1).sum(1)
-                losses_after = state.losses(state.rest(name, hidden + step)).double()
+                losses_after = state.losses(state.replay(name, hidden + step)).double()
                 predicted_changes.append(predicted.cpu())
                 true_changes.append(losses_after - losses_before)
 

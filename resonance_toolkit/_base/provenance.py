@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from resonance_toolkit._base.all_modules import all_modules
-from resonance_toolkit._base.facts import name_of
+from resonance_toolkit._base.facts import all_modules, name_of
 from resonance_toolkit._base.find_layers import unwrap
 
 Attribute = str | int | float

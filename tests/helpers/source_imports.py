@@ -34,8 +34,8 @@ class Import:
     place: str  # path and line
 
     def __str__(self) -> str:
-        taken = f" takes `{self.name}` from" if self.name else " imports"
-        return f"{self.place}{taken} {self.module}"
+        verb = f" takes `{self.name}` from" if self.name else " imports"
+        return f"{self.place}{verb} {self.module}"
 
 
 @cache
