@@ -328,6 +328,6 @@ class ProbeTrainer(Trainer):
         takes_items = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if not self.args.average_tokens_across_devices or not takes_items:
             return 1
-        if self.args.n_gpu > 1:
-            return self.args.n_gpu
-        return int(self.accelerator.num_processes // self.get_tp_size())
+        n_gpus = int(self.args.n_gpu)
+        n_processes = int(self.accelerator.num_processes)
+        return n_gpus if n_gpus > 1 else n_processes // int(self.get_tp_size())

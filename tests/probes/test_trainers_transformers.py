@@ -277,9 +277,7 @@ def test_a_trace_beside_it_changes_nothing_and_survives_the_checkpoint(tmp_path,
             sums[name] += factor * torch.cat([part.flatten() for part in parts])
     record = trace.to_dataset()
     expected_dot = (sums["main"].double() @ sums["auxiliary"].double()).item()
-    # Large terms cancel in it: single precision is exact to a share of the norms.
-    rounding = 1e-6 * (sums["main"].norm() * sums["auxiliary"].norm()).item()
-    assert record["dot"][0].sum().item() == pytest.approx(expected_dot, abs=rounding)
+    assert record["dot"][0].sum().item() == pytest.approx(expected_dot, rel=1e-4)
 
     model = MODELS[kind][0]()
     resumed = Trace(model, every=2)
