@@ -44,10 +44,17 @@ from resonance_toolkit._base.facts import (
     is_compiled,
     is_sharded,
     name_of,
+    sample_tensor,
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
+from resonance_toolkit._base.forms import (
+    LABEL_NAMES,
+    Batches,
+    check_no_nan,
+    describe_tensors,
+    index_rows,
+)
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     describe_targets,
@@ -84,6 +91,7 @@ __all__ = [
     "is_compiled",
     "is_sharded",
     "name_of",
+    "sample_tensor",
     "Blocks",
     "find_blocks",
     "find_layers",
@@ -105,6 +113,7 @@ __all__ = [
     "call_model",
     "default_loss",
     "describe_targets",
+    "describe_tensors",
     "fit_class_loss",
     "index_rows",
     "leave_out_uncounted",
