@@ -2,8 +2,11 @@
 
 Start with `find_layers`, which turns patterns such as `"blocks.*"` into modules, and with `take`,
 which turns data of any kind into fixed batches. The instruments themselves are the packages
-`probes`, `landscape`, `gradients`, `attention` and `nudging`.
+`probes`, `landscape`, `gradients`, `attention` and `nudging`. Where a file or distribution of yours
+has such a name, `from resonance_toolkit import attention` gives ours, or says what is in the way.
 """
+
+from typing import Any
 
 from resonance_toolkit._base.branch_weights import (
     WeightCount,
@@ -55,6 +58,8 @@ from resonance_toolkit._base.forms import (
     describe_tensors,
     index_rows,
 )
+from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
+from resonance_toolkit._base.instruments import load_instrument as _load_instrument
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
     describe_targets,
@@ -74,13 +79,16 @@ from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
+from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, device_of, take
 from resonance_toolkit._base.text_table import text_table
+from resonance_toolkit._base.version import __version__
 from resonance_toolkit._base.warn_user import warn_user
 
 __all__ = [
+    "__version__",
     # Models and their layers
     "CLASS_TOKEN_NAMES",
     "count_samples",
@@ -89,6 +97,8 @@ __all__ = [
     "floating_dtype_of",
     "has_class_token",
     "is_compiled",
+    "is_dtensor",
+    "is_fully_sharded",
     "is_sharded",
     "name_of",
     "sample_tensor",
@@ -154,3 +164,10 @@ __all__ = [
     "text_table",
     "warn_user",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, since the instruments import this module.
+    if name in _INSTRUMENTS:
+        return _load_instrument(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

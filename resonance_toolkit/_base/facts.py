@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
+
 # How timm, torchvision, transformers and the common tutorials call the parameter of a class token
 # (the last part of its dotted name).
 CLASS_TOKEN_NAMES = frozenset(
@@ -71,14 +73,10 @@ def is_sharded(model: nn.Module) -> bool:
         >>> is_sharded(nn.Linear(1, 1))
         False
     """
-    # Here, since these two load much of torch.distributed.
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-
     # Between a forward and its backward pass `fully_shard` holds whole parameters, so that the
     # modules tell what the parameters do not.
-    return any(isinstance(module, FSDPModule) for module in model.modules()) or any(
-        isinstance(parameter, DTensor) for parameter in model.parameters()
+    return any(is_fully_sharded(module) for module in model.modules()) or any(
+        is_dtensor(parameter) for parameter in model.parameters()
     )
 
 
