@@ -20,9 +20,12 @@ from probes._model.add_to_optimizer import add_to_optimizer
 from resonance_toolkit import (
     IGNORED_TARGET,
     evaluating,
+    load_tensors,
     predicts_next_token,
     preserving_rng,
     shift_labels,
+    tensor_writer,
+    write_atomically,
 )
 
 Join = Callable[[Tensor, Tensor], Tensor]
@@ -86,7 +89,7 @@ class ProbeCallback(TrainerCallback):
                 f"`resume_from_checkpoint`: expected {_FILE_NAME!r} in {str(checkpoint)!r}, got a "
                 "checkpoint of a training without a probe"
             )
-        self.probe.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        self.probe.load_state_dict(load_tensors(path))
 
     def note(self, auxiliary_loss: Tensor) -> None:
         """Keep the auxiliary loss of one micro-batch for the next log."""
@@ -149,7 +152,7 @@ class ProbeCallback(TrainerCallback):
         # Trials of a search for hyperparameters have folders of their own, and are not resumed.
         if state.is_world_process_zero and not state.is_hyper_param_search:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            torch.save(self.probe.state_dict(), folder / _FILE_NAME)
+            write_atomically({folder / _FILE_NAME: tensor_writer(self.probe.state_dict())})
 
 
 class ProbeTrainer(Trainer):
