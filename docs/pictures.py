@@ -23,7 +23,7 @@ FINDINGS = {"dilution.png": "table4.png"}
 
 def code_of(page: Path) -> str:
     """The python blocks of a page, as one program whose line numbers are those of the page."""
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     lines = [""] * len(text.splitlines())
     for block in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         first = text[: block.start(1)].count("\n")

@@ -61,7 +61,9 @@ def main(argv: list[str] | None = None) -> None:
     architecture = xr.Variable("architecture", list(recipes), {"long_name": "backbone"})
     result = xr.concat(results, architecture, combine_attrs="drop_conflicts")
     publish(result, figure, rows, output=args.output, budget=words_of(recipes, budgets, seeds))
-    write_atomically({args.output.with_suffix(".html"): lambda path: path.write_text(pages[0])})
+    write_atomically(
+        {args.output.with_suffix(".html"): lambda path: path.write_text(pages[0], encoding="utf-8")}
+    )
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:

@@ -167,7 +167,7 @@ def write_table(page: Path, table: str) -> None:
     Raises:
         ValueError: If the page has no marks.
     """
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     begin, end = (text.find(mark) for mark in MARKS)
     if begin < 0 or end < begin:
         raise ValueError(f"`page`: {page} has no lines {MARKS[0]} and {MARKS[1]}")

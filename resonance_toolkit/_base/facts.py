@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
+
 # How timm, torchvision, transformers and the common tutorials call the parameter of a class token
 # (the last part of its dotted name).
 CLASS_TOKEN_NAMES = frozenset(
@@ -71,14 +73,10 @@ def is_sharded(model: nn.Module) -> bool:
         >>> is_sharded(nn.Linear(1, 1))
         False
     """
-    # Here, since these two load much of torch.distributed.
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-
     # Between a forward and its backward pass `fully_shard` holds whole parameters, so that the
     # modules tell what the parameters do not.
-    return any(isinstance(module, FSDPModule) for module in model.modules()) or any(
-        isinstance(parameter, DTensor) for parameter in model.parameters()
+    return any(is_fully_sharded(module) for module in model.modules()) or any(
+        is_dtensor(parameter) for parameter in model.parameters()
     )
 
 
@@ -122,6 +120,30 @@ def first_tensor(nest: Any) -> Tensor | None:
         return None
     tensors = (first_tensor(item) for item in items)
     return next((tensor for tensor in tensors if tensor is not None), None)
+
+
+def sample_tensor(nest: Any, n_samples: int) -> Tensor | None:
+    """Return the first tensor of a layer's output, or else the first item with the samples first.
+
+    A block may return something beside what has the samples first, such as the tokens of all its
+    patches. It is looked for only where the first tensor cannot hold the samples in another axis.
+
+    Examples:
+        >>> pixels, patches = torch.ones(8, 3), torch.ones(2, 4)
+        >>> sample_tensor((pixels, patches), 2).shape
+        torch.Size([2, 4])
+    """
+    first = first_tensor(nest)
+    if first is None or not isinstance(nest, list | tuple) or not first.dim():
+        return first
+
+    # Time first, as recurrent layers have it, is for the caller to refuse.
+    is_divided = n_samples > 0 and len(first) % n_samples == 0
+    has_samples_second = first.dim() > 1 and first.shape[1] == n_samples
+    if len(first) == n_samples or not is_divided or (has_samples_second and n_samples == 1):
+        return first
+    candidates = (item for item in nest if isinstance(item, Tensor) and item.dim() > 1)
+    return next((item for item in candidates if len(item) == n_samples), first)
 
 
 def count_samples(nest: Any) -> int:

@@ -1,6 +1,5 @@
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -10,6 +9,25 @@ from resonance_toolkit._base.facts import all_modules, name_of
 from resonance_toolkit._base.find_layers import unwrap
 
 Attribute = str | int | float
+
+# The number of pyproject.toml, which a clone that is not installed cannot ask for.
+_SOURCE_VERSION = "0.1.0"
+
+
+def find_version() -> str:
+    """Return the installed version; of a clone that is not installed, the source's, and say so.
+
+    Examples:
+        >>> find_version().split("+")[0]
+        '0.1.0'
+    """
+    try:
+        return version("resonance-toolkit")
+    except PackageNotFoundError:
+        return f"{_SOURCE_VERSION}+not-installed"
+
+
+__version__ = find_version()
 
 
 def provenance(
@@ -32,7 +50,7 @@ def provenance(
     """
     attributes: dict[str, Attribute] = {
         "made_by": verb,
-        "toolkit_version": _toolkit_version(),
+        "toolkit_version": __version__,
         "torch_version": str(torch.__version__),  # a subclass that netCDF refuses
     }
 
@@ -42,12 +60,6 @@ def provenance(
         attributes["n_parameters"] = _count_parameters(inner_model)
 
     return attributes | {name: _as_attribute(value) for name, value in settings.items()}
-
-
-# Cached, since every result asks and the answer is read from a file.
-@cache
-def _toolkit_version() -> str:
-    return version("resonance-toolkit")
 
 
 def _count_parameters(model: nn.Module) -> int:

@@ -60,7 +60,7 @@ def publish(
         "rows": [_jsonable(row) for row in rows],
     }
     text = json.dumps(record, indent=1, allow_nan=False)
-    writers[output.with_suffix(".json")] = lambda path: path.write_text(text)
+    writers[output.with_suffix(".json")] = lambda path: path.write_text(text, encoding="utf-8")
 
     # Files are renamed in this order: where there is an .nc, all else is there too.
     writers[output] = dataset_writer(result.assign_attrs(budget=budget))
