@@ -46,6 +46,7 @@ from resonance_toolkit._base.facts import (
     is_compiled,
     is_sharded,
     name_of,
+    sample_tensor,
 )
 from resonance_toolkit._base.files import (
     Writer,
@@ -56,7 +57,13 @@ from resonance_toolkit._base.files import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
+from resonance_toolkit._base.forms import (
+    LABEL_NAMES,
+    Batches,
+    check_no_nan,
+    describe_tensors,
+    index_rows,
+)
 from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
 from resonance_toolkit._base.instruments import load_instrument as _load_instrument
 from resonance_toolkit._base.language_models import (
@@ -104,6 +111,7 @@ __all__ = [
     "is_fully_sharded",
     "is_sharded",
     "name_of",
+    "sample_tensor",
     "Blocks",
     "find_blocks",
     "find_layers",
@@ -125,6 +133,7 @@ __all__ = [
     "call_model",
     "default_loss",
     "describe_targets",
+    "describe_tensors",
     "fit_class_loss",
     "index_rows",
     "leave_out_uncounted",
