@@ -183,14 +183,16 @@ def _blocks(model: nn.Module) -> dict[str, nn.Module]:
 
 def _pick(values: Array, key: NDArray[np.intp]) -> Array:
     """The value at one key of each head."""
-    return np.take_along_axis(values, key[..., None], -1)[..., 0]
+    picked: Array = np.take_along_axis(values, key[..., None], -1)[..., 0]
+    return picked
 
 
 def _share_above(values: Array, limit: float) -> Array:
     """The share of what is defined in each layer, `(sample, layer, ...)`, that is above a limit."""
     by_layer = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
     n_defined = (~np.isnan(by_layer)).sum(1)
-    return (by_layer > limit).sum(1) / np.where(n_defined > 0, n_defined, np.nan)
+    share: Array = (by_layer > limit).sum(1) / np.where(n_defined > 0, n_defined, np.nan)
+    return share
 
 
 def _ratios_of_layers(
