@@ -5,10 +5,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from gradients._trace import Trace
-from resonance_toolkit import warn_user
+from resonance_toolkit import missing_extra, warn_user
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ModuleNotFoundError as error:
+    raise missing_extra("gradients.transformers", "transformers") from error
 
 
 class TraceCallback(TrainerCallback):

@@ -6,24 +6,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.trainer_utils import get_last_checkpoint
 
 from probes._branches.probe import Probe
 from probes._model.add_to_optimizer import add_to_optimizer
 from resonance_toolkit import (
     IGNORED_TARGET,
     evaluating,
+    missing_extra,
     predicts_next_token,
     preserving_rng,
     shift_labels,
 )
+
+try:
+    from transformers import (
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import get_last_checkpoint
+except ModuleNotFoundError as error:
+    raise missing_extra("probes.transformers", "transformers") from error
 
 Join = Callable[[Tensor, Tensor], Tensor]
 Targets = Callable[[Mapping[str, Any]], Tensor]

@@ -68,6 +68,7 @@ from resonance_toolkit._base.losses import (
     logits_of,
     without_mean,
 )
+from resonance_toolkit._base.missing_extra import missing_extra
 from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
@@ -149,6 +150,7 @@ __all__ = [
     "check_share",
     "check_whole",
     # Results and long work
+    "missing_extra",
     "new_axes",
     "provenance",
     "spread",
