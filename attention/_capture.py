@@ -19,6 +19,7 @@ from resonance_toolkit import (
     check_module,
     check_no_nan,
     device_of,
+    devices_of,
     evaluating,
     is_whole_batch,
     logits_of,
@@ -147,7 +148,7 @@ def capture(
 def _run(model: nn.Module, batches: list[Any], settings: Settings) -> Recording:
     with (
         evaluating(model),
-        preserving_rng([device_of(model)]),
+        preserving_rng(devices_of(model)),
         watching(model, settings) as recording,
     ):
         for inputs in batches:

@@ -24,6 +24,7 @@ from resonance_toolkit import (
     check_no_nan,
     count_samples,
     default_loss,
+    devices_of,
     fit_class_loss,
     has_class_weights,
     leave_out_uncounted,
@@ -31,6 +32,7 @@ from resonance_toolkit import (
     name_of,
     preserving,
     provenance,
+    seed_generators,
     take,
 )
 
@@ -110,7 +112,7 @@ def initial_norm(
         batch_loss = _MeanLoss(loss)
 
     with preserving(model):
-        torch.manual_seed(seed)
+        seed_generators(seed, devices_of(model))
         mean_loss, gradients = _mean_gradients(model, batch_loss, batches, inputs)
     if math.isnan(mean_loss):
         check_no_nan(batches)

@@ -22,8 +22,10 @@ from resonance_toolkit import (
     check_no_nan,
     check_whole,
     count_samples,
+    devices_of,
     preserving,
     provenance,
+    seed_generators,
     take,
 )
 
@@ -100,7 +102,7 @@ def noise(
 
     updates = []
     with preserving(model):
-        torch.manual_seed(seed)
+        seed_generators(seed, devices_of(model))
         for inputs, targets in tqdm(
             batches, "gradient noise", unit="batch", disable=None, leave=False
         ):

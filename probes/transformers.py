@@ -19,6 +19,7 @@ from probes._branches.probe import Probe
 from probes._model.add_to_optimizer import add_to_optimizer
 from resonance_toolkit import (
     IGNORED_TARGET,
+    devices_of,
     evaluating,
     predicts_next_token,
     preserving_rng,
@@ -275,7 +276,7 @@ class ProbeTrainer(Trainer):
             return False
 
         losses = []
-        with evaluating(model), preserving_rng([self.args.device]), torch.no_grad():
+        with evaluating(model), preserving_rng(devices_of(model)), torch.no_grad():
             for factor in (1, 2):
                 loss: Any = super().compute_loss(model, dict(inputs), False, factor * n_items)
                 losses.append(abs(float(loss)))

@@ -22,6 +22,7 @@ from resonance_toolkit._base.default_loss import (
     leave_out_uncounted,
     mean_over_positions,
 )
+from resonance_toolkit._base.devices import all_accelerators, device_of, devices_of
 from resonance_toolkit._base.evaluating import evaluating
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
@@ -54,9 +55,10 @@ from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
+from resonance_toolkit._base.seed_generators import seed_generators
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
-from resonance_toolkit._base.take import AtMost, device_of, take
+from resonance_toolkit._base.take import AtMost, take
 from resonance_toolkit._base.text_table import text_table
 from resonance_toolkit._base.warn_user import warn_user
 
@@ -99,13 +101,16 @@ __all__ = [
     "without_mean",
     "AtMost",
     "Batches",
+    "all_accelerators",
     "device_of",
+    "devices_of",
     "is_whole_batch",
     "take",
     # Guards
     "evaluating",
     "preserving",
     "preserving_rng",
+    "seed_generators",
     # Checks of arguments
     "check_choice",
     "check_module",

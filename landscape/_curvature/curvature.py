@@ -18,7 +18,7 @@ from landscape._curvature.estimates import (
 from landscape._curvature.matrix import MatrixKind, matrix_vector_product
 from landscape._curvature.setup import MatrixRequest, curvature_of, start_vector
 from landscape._evaluation.checks import check_limits
-from resonance_toolkit import AtMost, check_whole, preserving_rng, provenance
+from resonance_toolkit import AtMost, check_whole, provenance
 
 Array = NDArray[np.float64]
 
@@ -115,7 +115,7 @@ def curvature(
     template = start_vector(curvature_matrix)
 
     # The trace takes over the Lanczos basis of the eigenvalues: their products serve twice.
-    with preserving_rng(), matrix_vector_product(curvature_matrix) as product:
+    with matrix_vector_product(curvature_matrix) as product:
         effort = Effort(tolerance, max_products, seed)
         ritz = extreme_eigenvalues(product, template, k, effort)
         trace, trace_error, probes = estimate_trace(

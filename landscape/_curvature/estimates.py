@@ -12,7 +12,6 @@ from landscape._curvature.lanczos import Ritz, lanczos
 from landscape._curvature.matrix import CurvatureMatrix, Product, matrix_vector_product
 from landscape._curvature.setup import split_vector, start_vector
 from landscape._directions.parameters import Params
-from resonance_toolkit import preserving_rng
 
 Array = NDArray[np.float64]
 
@@ -68,7 +67,7 @@ def extreme_eigenvalues(
 def top_vectors(matrix: CurvatureMatrix, k: int, effort: Effort) -> list[Params]:
     """Unit eigenvectors of the `k` largest eigenvalues, of a fixed sign."""
     template = start_vector(matrix)
-    with preserving_rng(), matrix_vector_product(matrix) as product:
+    with matrix_vector_product(matrix) as product:
         ritz = extreme_eigenvalues(product, template, k, effort, both_ends=False)
 
     if len(ritz.values) < k:
@@ -103,7 +102,7 @@ def estimate_trace(
     generator = _generator(seed + 1)
     estimates: list[float] = []
     for _ in range(max_probes):
-        signs = torch.randint(0, 2, (basis.shape[1],), generator=generator) * 2 - 1
+        signs = _draw_signs(basis.shape[1], generator)
         probe = signs.to(basis)
         probe -= basis.T @ (basis @ probe)
         estimates.append(torch.dot(probe.double(), product(probe).double()).item())
@@ -147,13 +146,18 @@ def _standard_error(estimates: list[float]) -> float:
 
 def _gaussian(template: Tensor, seed: int) -> Tensor:
     """A random start vector, the same on every device."""
-    numbers = torch.randn(len(template), generator=_generator(seed), dtype=torch.float64)
+    numbers = torch.randn(
+        len(template), generator=_generator(seed), dtype=torch.float64, device="cpu"
+    )
     return numbers.to(template)
 
 
 def _random_signs(template: Tensor, seed: int) -> Tensor:
-    signs = torch.randint(0, 2, (len(template),), generator=_generator(seed)) * 2 - 1
-    return signs.to(template)
+    return _draw_signs(len(template), _generator(seed)).to(template)
+
+
+def _draw_signs(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, (count,), generator=generator, device="cpu") * 2 - 1
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -94,7 +94,10 @@ def lanczos(
             break
 
         if is_invariant:
-            image = torch.randn(len(start), generator=generator, dtype=torch.float64).to(start)
+            random_vector = torch.randn(
+                len(start), generator=generator, dtype=torch.float64, device="cpu"
+            )
+            image = random_vector.to(start)
             _orthogonalise(image, basis[: step + 1])
         off_diagonal.append(coupling)
         basis[step + 1] = image / image.norm()

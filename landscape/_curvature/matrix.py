@@ -25,7 +25,15 @@ from tqdm import tqdm
 
 from landscape._directions.parameters import Params
 from landscape._evaluation.objective import Objective, evaluate_on_batch
-from resonance_toolkit import call_model, count_samples, evaluating, logits_of, preserving
+from resonance_toolkit import (
+    call_model,
+    count_samples,
+    devices_of,
+    evaluating,
+    logits_of,
+    preserving,
+    seed_generators,
+)
 
 MatrixKind = Literal["hessian", "gauss-newton"]
 MATRIX_KINDS: tuple[MatrixKind, ...] = get_args(MatrixKind)
@@ -47,6 +55,7 @@ class CurvatureMatrix:
         kind: Which matrix.
         n_samples: In all batches.
         memory: Bytes that retained graphs may take.
+        seed: Of the random numbers that a model draws: the same in every pass over the batches.
     """
 
     model: nn.Module
@@ -56,6 +65,7 @@ class CurvatureMatrix:
     kind: MatrixKind
     n_samples: int
     memory: float
+    seed: int
 
 
 @contextmanager
@@ -163,6 +173,8 @@ def _batch_products(matrix: CurvatureMatrix, params: list[Tensor]) -> Iterator[B
 
 def _batches_and_shares(matrix: CurvatureMatrix) -> Iterator[tuple[Batch, float]]:
     """Batches, each with its share of the samples."""
+    # Drawn as at a point of a surface, so that curvature and surface are of one function.
+    seed_generators(matrix.seed, devices_of(matrix.model))
     for batch in matrix.batches:
         yield batch, count_samples(batch) / matrix.n_samples
 

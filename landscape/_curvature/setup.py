@@ -32,8 +32,10 @@ from resonance_toolkit import (
     check_module,
     check_whole,
     count_samples,
+    devices_of,
     leave_out_uncounted,
     preserving_rng,
+    seed_generators,
     take,
     unwrap,
 )
@@ -93,6 +95,7 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
         kind=request.matrix,
         n_samples=n_samples,
         memory=request.memory,
+        seed=request.seed,
     )
 
 
@@ -108,6 +111,7 @@ def matrix_of(
         kind=kind,
         n_samples=measurement.n_samples,
         memory=memory,
+        seed=measurement.seed,
     )
 
 
@@ -137,8 +141,9 @@ class Streamed:
         self.ignored = ignored
 
     def __iter__(self) -> Iterator[Any]:
-        with preserving_rng():
-            torch.manual_seed(self.seed)
+        devices = devices_of(self.model)
+        with preserving_rng(devices):
+            seed_generators(self.seed, devices)
             for batch in self.loader:
                 yield from self._understand(batch)
 

@@ -18,7 +18,15 @@ from landscape._evaluation.displace import (
 )
 from landscape._evaluation.objective import Mean, correct_share, evaluate_on_batch, margins
 from landscape._evaluation.problem import Measurement, Problem, batch_norms
-from resonance_toolkit import Batches, call_model, count_samples, evaluating, preserving
+from resonance_toolkit import (
+    Batches,
+    call_model,
+    count_samples,
+    devices_of,
+    evaluating,
+    preserving,
+    seed_generators,
+)
 
 Row = list[float]
 
@@ -48,6 +56,7 @@ def point_evaluator(problem: Problem, plan: Plan) -> Iterator[Callable[[Point], 
     """
     measurement = problem.measurement
     model = measurement.model
+    devices = devices_of(model)
 
     with ExitStack() as stack:
         stack.enter_context(limiting_threads(plan.threads))
@@ -83,7 +92,7 @@ def point_evaluator(problem: Problem, plan: Plan) -> Iterator[Callable[[Point], 
                 layer.point = point
 
             if plan.reseed:
-                torch.manual_seed(measurement.seed)
+                seed_generators(measurement.seed, devices)
             if measurement.bn == "recompute":
                 _recompute_statistics(model, measurement.batches)
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nudging._credits.positions import mean_of_rows
-from resonance_toolkit import preserving_rng
+from resonance_toolkit import preserving_rng, seed_generators
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ class BridgeNetwork(nn.Module):
 
         inputs = self.features + settings.times + settings.classes
         widths = [inputs, *[settings.hidden] * (settings.layers - 1), outputs]
-        with preserving_rng():
-            torch.manual_seed(settings.seed)
+
+        # On the CPU, so that every device starts with the same weights.
+        with preserving_rng(), torch.device("cpu"):
+            seed_generators(settings.seed)
             self.first = nn.Linear(widths[0], widths[1])
             self.others = nn.ModuleList(map(nn.Linear, widths[1:-1], widths[2:]))
 
@@ -79,6 +81,6 @@ class BridgeNetwork(nn.Module):
 def _time_embedding(time: Tensor, n_numbers: int) -> Tensor:
     # Wave lengths 2 pi / frequency: from about 6 times the depth of the network (frequency 1) down
     # to a tenth of it (frequency 10^1.8, about 63).
-    frequencies = torch.logspace(0, 1.8, n_numbers // 2).to(time)
+    frequencies = torch.logspace(0, 1.8, n_numbers // 2, device="cpu").to(time)
     phase = time[:, None] * frequencies
     return torch.cat([phase.sin(), phase.cos()], dim=1)

@@ -206,7 +206,7 @@ class Branches(nn.Module):
 
         for _ in range(settings.n):
             weight = torch.empty(settings.classes, self.width, **_DRAWN)
-            with preserving_rng():  # a callable may draw from the global generator
+            with preserving_rng(), torch.device("cpu"):  # a callable may draw from the global one
                 settings.init(weight, generator)
             yield weight
 

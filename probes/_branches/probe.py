@@ -32,6 +32,7 @@ from probes.schedules import Adaptive
 from resonance_toolkit import (
     call_model,
     count_samples,
+    devices_of,
     evaluating,
     is_sharded,
     leave_out_uncounted,
@@ -256,7 +257,12 @@ class Probe(Listener):
         model = self._attached_model("compression_error")
 
         with self._keeping_capture():
-            with self.listening(), evaluating(model), preserving_rng(), torch.no_grad():
+            with (
+                self.listening(),
+                evaluating(model),
+                preserving_rng(devices_of(model)),
+                torch.no_grad(),
+            ):
                 output = call_model(model, x)
             features = self._layer_features()
 
