@@ -22,7 +22,12 @@ from resonance_toolkit._base.default_loss import (
     leave_out_uncounted,
     mean_over_positions,
 )
-from resonance_toolkit._base.devices import all_accelerators, device_of, devices_of
+from resonance_toolkit._base.devices import (
+    all_accelerators,
+    device_of,
+    devices_of,
+    widest_float,
+)
 from resonance_toolkit._base.evaluating import evaluating
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
@@ -60,6 +65,7 @@ from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, take
 from resonance_toolkit._base.text_table import text_table
+from resonance_toolkit._base.to_host import to_host
 from resonance_toolkit._base.warn_user import warn_user
 
 __all__ = [
@@ -104,6 +110,8 @@ __all__ = [
     "all_accelerators",
     "device_of",
     "devices_of",
+    "to_host",
+    "widest_float",
     "is_whole_batch",
     "take",
     # Guards

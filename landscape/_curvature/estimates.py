@@ -12,6 +12,7 @@ from landscape._curvature.lanczos import Ritz, lanczos
 from landscape._curvature.matrix import CurvatureMatrix, Product, matrix_vector_product
 from landscape._curvature.setup import split_vector, start_vector
 from landscape._directions.parameters import Params
+from resonance_toolkit import widest_float
 
 Array = NDArray[np.float64]
 
@@ -78,7 +79,7 @@ def top_vectors(matrix: CurvatureMatrix, k: int, effort: Effort) -> list[Params]
 
     # An eigenvector comes with either sign: the sum of its numbers is made positive.
     vectors = [ritz.vector(-1 - i) for i in range(k)]
-    vectors = [v / v.norm() * (-1.0 if v.double().sum() < 0 else 1.0) for v in vectors]
+    vectors = [v / v.norm() * (-1.0 if _widen(v).sum() < 0 else 1.0) for v in vectors]
     return [split_vector(vector, matrix.params) for vector in vectors]
 
 
@@ -105,7 +106,7 @@ def estimate_trace(
         signs = _draw_signs(basis.shape[1], generator)
         probe = signs.to(basis)
         probe -= basis.T @ (basis @ probe)
-        estimates.append(torch.dot(probe.double(), product(probe).double()).item())
+        estimates.append(torch.dot(_widen(probe), _widen(product(probe))).item())
 
         if len(estimates) >= min(_FEWEST_PROBES, max_probes):
             error = _standard_error(estimates)
@@ -150,6 +151,10 @@ def _gaussian(template: Tensor, seed: int) -> Tensor:
         len(template), generator=_generator(seed), dtype=torch.float64, device="cpu"
     )
     return numbers.to(template)
+
+
+def _widen(vector: Tensor) -> Tensor:
+    return vector.to(widest_float(vector.device))
 
 
 def _random_signs(template: Tensor, seed: int) -> Tensor:

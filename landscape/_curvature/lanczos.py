@@ -76,8 +76,9 @@ def lanczos(
 
     for step in range(steps):
         image = product(basis[step])
-        diagonal.append(torch.dot(image, basis[step]).item())
-        image_norm = image.norm().item()
+        numbers = torch.stack([torch.dot(image, basis[step]), image.norm()])
+        diagonal_entry, image_norm = numbers.tolist()
+        diagonal.append(diagonal_entry)
         if not math.isfinite(image_norm):
             return _undefined_ritz(basis[: step + 1])
 

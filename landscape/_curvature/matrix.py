@@ -84,7 +84,7 @@ def matrix_vector_product(matrix: CurvatureMatrix) -> Iterator[Product]:
 
         def product(vector: Tensor) -> Tensor:
             pieces = zip(vector.split(sizes), params, strict=True)
-            by_parameter = [piece.to(p.dtype).view_as(p) for piece, p in pieces]
+            by_parameter = [piece.to(p.device, p.dtype).view_as(p) for piece, p in pieces]
 
             # The mean over samples is a sum over batches, each with its share.
             products = _batch_products(matrix, params) if kept_products is None else kept_products
@@ -94,7 +94,7 @@ def matrix_vector_product(matrix: CurvatureMatrix) -> Iterator[Product]:
                 total = [a + b for a, b in zip(total, result, strict=True)] if total else result
 
             bar.update()
-            return torch.cat([piece.reshape(-1).to(vector.dtype) for piece in total])
+            return torch.cat([piece.reshape(-1).to(vector) for piece in total])
 
         yield product
 

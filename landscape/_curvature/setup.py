@@ -173,7 +173,7 @@ def split_vector(vector: Tensor, params: Params) -> Params:
     """A flat vector as tensors by parameter name."""
     pieces = vector.split([p.numel() for p in params.values()])
     return {
-        name: piece.to(p.dtype).view_as(p)
+        name: piece.to(p.device, p.dtype).view_as(p)
         for (name, p), piece in zip(params.items(), pieces, strict=True)
     }
 

@@ -5,7 +5,7 @@ Objective   the same beside targets, which choose the loss where the user gave n
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from resonance_toolkit import (
     ignore_index_of,
     mean_over_positions,
     name_of,
+    to_host,
+    widest_float,
 )
 
 # Variables and dimensions that the verbs make themselves.
@@ -160,7 +162,7 @@ def evaluate_on_batch(
 
 
 def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | None:
-    """The share of right predictions of each sample that has a target which counts.
+    """The share of right predictions of each sample, NaN if it has no target which counts.
 
     Of a sample with several positions (tokens, pixels), the share of those that count; None if this
     is no classification.
@@ -170,10 +172,12 @@ def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | 
         return None
 
     scores, classes = aligned
-    is_right = (scores.argmax(1) == classes).double()
+    is_right = (scores.argmax(1) == classes).to(widest_float(scores.device))
     counts = classes != objective.ignored_target
     shares = mean_over_positions(is_right, counts)
-    return shares[counts.reshape(len(counts), -1).any(1)]
+
+    # Not dropped here: how many there are, only a wait for the device would tell.
+    return shares.masked_fill(~counts.reshape(len(counts), -1).any(1), torch.nan)
 
 
 def margins(outputs: Any, targets: Tensor) -> Tensor:
@@ -182,22 +186,28 @@ def margins(outputs: Any, targets: Tensor) -> Tensor:
     NaN if this is no classification, targets are not all classes, or a sample has several positions
     (tokens, pixels): a margin of each would be more numbers than the surface has.
     """
-    undefined = torch.full((len(targets),), torch.nan)
     aligned = _align(outputs, targets)
-    if aligned is None:
-        return undefined
+    if aligned is None or aligned[1].dim() > 1:
+        return torch.full((len(targets),), torch.nan, device="cpu")
 
+    # Worked out whatever the targets are, and then dropped: a look at them at every point would
+    # wait for the device.
     logits, classes = aligned
-    if classes.dim() > 1 or not 0 <= classes.min() <= classes.max() < logits.shape[1]:
-        return undefined
+    last_class = logits.shape[1] - 1
+    are_classes = ((classes >= 0) & (classes <= last_class)).all()
+    indices = classes.clamp(0, last_class)[:, None]
 
-    true_logit = logits.gather(1, classes[:, None])
-    other_logits = logits.scatter(1, classes[:, None], -torch.inf)
-    return (true_logit - other_logits.amax(1, keepdim=True))[:, 0]
+    true_logit = logits.gather(1, indices)
+    other_logits = logits.scatter(1, indices, -torch.inf)
+    differences = (true_logit - other_logits.amax(1, keepdim=True))[:, 0]
+    return differences.where(are_classes, torch.nan)
 
 
 class Mean:
-    """A mean over samples, from batches of per-sample values or of scalars."""
+    """A mean over samples, from batches of per-sample values or of scalars.
+
+    The values stay where they are until `bring_to_host` fetches those of several means at once.
+    """
 
     def __init__(self) -> None:
         self.values: list[Tensor] = []
@@ -234,12 +244,25 @@ class Mean:
         total = sum(v.double() * n for v, n in zip(self.values, self.sizes, strict=True))
         return float(total) / sum(self.sizes)
 
+    def mean_of_numbers(self) -> float:
+        """Over all samples whose value is a number."""
+        self.values = [value[~value.isnan()] for value in self.values]
+        return self.mean()
+
     def standard_error(self) -> float:
         """Of the mean over samples; NaN if the loss gave one number per batch."""
         if not self.values[0].dim():
             return math.nan
         samples = torch.cat(self.values).double()
         return samples.std().item() / math.sqrt(len(samples)) if len(samples) > 1 else math.nan
+
+
+def bring_to_host(means: Sequence[Mean], others: Sequence[Tensor]) -> list[Tensor]:
+    """Fetch the values of all means, and other tensors, waiting once; give these others back."""
+    on_host = iter(to_host([*(value for mean in means for value in mean.values), *others]))
+    for mean in means:
+        mean.values = [next(on_host) for _ in mean.values]
+    return list(on_host)
 
 
 def _align(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:

@@ -16,7 +16,13 @@ from landscape._evaluation.displace import (
     following_first_layer,
     restoring,
 )
-from landscape._evaluation.objective import Mean, correct_share, evaluate_on_batch, margins
+from landscape._evaluation.objective import (
+    Mean,
+    bring_to_host,
+    correct_share,
+    evaluate_on_batch,
+    margins,
+)
 from landscape._evaluation.problem import Measurement, Problem, batch_norms
 from resonance_toolkit import (
     Batches,
@@ -136,8 +142,11 @@ def _measure(
                 value = evaluate_on_batch(metric, kind, model, batch, outputs)
                 metric_means[name].add(value, n_samples)
 
+    means = [losses, accuracy, *metric_means.values()]
+    batch_margins = bring_to_host(means, batch_margins)
+
     # In the order of `Problem.value_names`; margins, if any, come last.
-    row = [losses.mean(), losses.standard_error(), accuracy.mean()]
+    row = [losses.mean(), losses.standard_error(), accuracy.mean_of_numbers()]
     for name, (kind, metric) in objective.metrics.items():
         is_of_model = kind == "model"
         row.append(evaluate_on_model(metric, model) if is_of_model else metric_means[name].mean())

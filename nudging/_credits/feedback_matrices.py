@@ -132,12 +132,11 @@ class DirectFeedback(FeedbackMatrices):
         return matrices
 
     def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
-        return {
-            block: spread_rows(
-                error @ self.matrices[block].to(hidden).T, hidden, f"block {block!r}"
-            )
-            for block, hidden in state.hidden.items()
-        }
+        credit = {}
+        for block, hidden in state.hidden.items():
+            rows = error.to(hidden.device) @ self.matrices[block].to(hidden).T
+            credit[block] = spread_rows(rows, hidden, f"block {block!r}")
+        return credit
 
 
 class Feedback(FeedbackMatrices):

@@ -29,11 +29,14 @@ from resonance_toolkit import (
     Batches,
     Loss,
     count_samples,
+    devices_of,
     dtype_name,
     leave_out_uncounted,
     preserving,
     provenance,
     take,
+    to_host,
+    widest_float,
 )
 
 
@@ -90,6 +93,7 @@ def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observ
     dtype = request.dtype
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
+    _check_device_has(dtype, request.model)
 
     # Tensors made in inference mode could not be differentiated later.
     with torch.inference_mode(False):
@@ -112,13 +116,32 @@ def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observ
     # A credit is the user's code: whatever it does to the model is undone in the end.
     with torch.inference_mode(False), preserving(setup.model):
         for batch in _observe_batches(request, batches, setup, cast_setup):
-            for name, measure in measures.items():
-                parts[name].append(measure(batch))
+            values_on_device = {name: measure(batch) for name, measure in measures.items()}
+            for name, part in _bring_to_host(values_on_device).items():
+                parts[name].append(part)
             n_samples += len(batch.state)
 
     values = {name: concatenate_batches(batch_values) for name, batch_values in parts.items()}
     attributes = _describe(request, batch.state, n_samples)
     return Observations(values, batch.state.blocks, attributes)
+
+
+def _check_device_has(dtype: torch.dtype | None, model: nn.Module) -> None:
+    """Refuse double precision where there is none."""
+    lacking = [d for d in devices_of(model) if widest_float(d) != torch.float64]
+    if dtype == torch.float64 and lacking:
+        raise ValueError(
+            f"`dtype`: the device {lacking[0]} has no float64; give dtype=torch.float32, or "
+            "`model.cpu()`"
+        )
+
+
+def _bring_to_host(
+    values: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, dict[str, Tensor]]:
+    """Fetch what all measures found of a batch, waiting for the device once."""
+    on_host = iter(to_host([tensor for part in values.values() for tensor in part.values()]))
+    return {measure: {name: next(on_host) for name in part} for measure, part in values.items()}
 
 
 def _leave_out_uncounted(batches: Batches, batch_size: int) -> Batches:
@@ -218,12 +241,15 @@ def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tenso
                 f"`credit` of {name!r}: expected {tuple(hidden.shape)}, got {tuple(tensor.shape)}"
             )
 
-        tensor = zero_padding(tensor.to(hidden.device), state.positions(name))
-        if not tensor.isfinite().all():
-            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
-
         # In its own precision: what is finite there may not be so in half precision.
+        tensor = zero_padding(tensor.to(hidden.device), state.positions(name))
         checked[name] = tensor.detach()
+
+    # All blocks at once, since a look waits for the device.
+    are_finite = to_host([tensor.isfinite().all() for tensor in checked.values()])
+    for name, is_finite in zip(checked, are_finite, strict=True):
+        if not is_finite:
+            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
     return checked
 
 

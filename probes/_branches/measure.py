@@ -15,6 +15,7 @@ from probes._branches.branches import Branches, BranchLoss, Settings
 from probes._branches.potentials import LossName
 from probes._branches.rows import LayerFeatures
 from probes._branches.targets import Targets, as_distribution
+from resonance_toolkit import to_host, widest_float
 
 # Elements of the logits `(branch, row, class)` that are made at once: 64 MB in single precision.
 _MOST_LOGITS = 2**24
@@ -34,15 +35,15 @@ def measure_pass(
     branches: Mapping[str, Branches], features: Mapping[str, LayerFeatures], targets: Targets
 ) -> Measures:
     """Measure every branch on one forward pass; NaN where no target counts."""
-    losses = []
-    accuracies = []
+    layer_means = []
     n_targets = []
     for name, layer_branches in branches.items():
-        (loss, accuracy), n_rows = _measure_layer(layer_branches, features[name], targets)
-        losses.append(loss)
-        accuracies.append(accuracy)
+        layer_mean, n_rows = _measure_layer(layer_branches, features[name], targets)
+        layer_means.append(layer_mean)
         n_targets.append(n_rows)
-    return Measures(np.stack(losses), np.stack(accuracies), np.array(n_targets))
+
+    values = np.stack([mean.double().numpy() for mean in to_host(layer_means)])
+    return Measures(values[:, 0], values[:, 1], np.array(n_targets))
 
 
 def mean_of_passes(passes: list[Measures]) -> Measures:
@@ -116,7 +117,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
 
 def _measure_layer(
     branches: Branches, features: LayerFeatures, targets: Targets
-) -> tuple[NDArray[np.float64], int]:
+) -> tuple[Tensor, int]:
     """Loss and accuracy `(2, branch)` of one layer, the mean over its calls; also its rows."""
     measures = []
     n_rows = 0
@@ -131,8 +132,7 @@ def _measure_layer(
         ]
         measures.append(torch.cat(chunks, dim=1))
 
-    mean: NDArray[np.float64] = torch.stack(measures).mean(0).double().cpu().numpy()
-    return mean, n_rows
+    return torch.stack(measures).mean(0), n_rows
 
 
 def _measure_branches(
@@ -150,7 +150,7 @@ def _measure_branches(
     if len(rows) <= rows_at_once:
         return _measure_chunk(rows, row_targets, weights, settings)
 
-    total = rows.new_zeros(2, n_branches, dtype=torch.float64)
+    total = rows.new_zeros(2, n_branches, dtype=widest_float(rows.device))
     row_chunks = zip(rows.split(rows_at_once), row_targets.split(rows_at_once), strict=True)
     for some_rows, some_targets in row_chunks:
         total += _measure_chunk(some_rows, some_targets, weights, settings) * len(some_rows)

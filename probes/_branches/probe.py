@@ -126,10 +126,14 @@ class Probe(Listener):
 
         synchronise_gradients(self.parameters())
 
+        # Labels may have stayed on the CPU; the main loss is where the model ends.
+        device = y.device
+        if device.type == "cpu":
+            device = features[self.layers[-1]].calls[-1].device
+
         if not self.connected:
             self._capture.use()
-            some_features = features[self.layers[0]].calls[0]
-            return some_features.new_zeros(()).to(y.device)
+            return features[self.layers[0]].calls[0].new_zeros(()).to(device)
 
         layer_rows = {name: self._layer_rows(layer, targets) for name, layer in features.items()}
         check_some_count(targets, [rows for calls in layer_rows.values() for rows, _ in calls])
@@ -138,7 +142,7 @@ class Probe(Listener):
 
         # A model in parts has layers on several devices.
         weighted_losses = torch.stack(
-            [(strengths[name] * loss).to(y.device) for name, loss in layer_losses.items()]
+            [(strengths[name] * loss).to(device) for name, loss in layer_losses.items()]
         )
         if self._capture.grad and not weighted_losses.requires_grad:
             raise RuntimeError(
@@ -180,7 +184,7 @@ class Probe(Listener):
             ValueError: If `y` does not fit.
         """
         features = self._layer_features(used=True)
-        targets = self._understand_targets(features, y)
+        targets = self._understand_targets(features, y, may_wait=True)
 
         measures = measure_pass(self._by_layer(), features, targets)
         return self._as_dataset("probes.Probe.measure", measures, targets, len(targets.values))
@@ -228,7 +232,7 @@ class Probe(Listener):
             for inputs, y in batches:
                 call_model(model, inputs)
                 features = self._layer_features()
-                targets = self._understand_targets(features, y)
+                targets = self._understand_targets(features, y, may_wait=True)
                 passes.append(measure_pass(self._by_layer(), features, targets))
                 n_samples += count_samples(y)
 
@@ -269,7 +273,7 @@ class Probe(Listener):
         if y is None:
             logits = logits_of(output)
             y = logits.argmax(class_axis(logits))
-        targets = self._understand_targets(features, y)
+        targets = self._understand_targets(features, y, may_wait=True)
         return compression_error(self._by_layer(), features, targets, model)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -321,7 +325,9 @@ class Probe(Listener):
             for name, pool in self.pools.items()
         }
 
-    def _understand_targets(self, features: dict[str, LayerFeatures], y: Any) -> Targets:
+    def _understand_targets(
+        self, features: dict[str, LayerFeatures], y: Any, *, may_wait: bool = False
+    ) -> Targets:
         token_counts = [layer.n_tokens for layer in features.values()]
         targets = understand_targets(
             y,
@@ -329,6 +335,7 @@ class Probe(Listener):
             self.settings.classes,
             loss=self.settings.loss,
             token_counts=token_counts,
+            may_wait=may_wait,
         )
 
         for layer in features.values():

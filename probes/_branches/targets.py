@@ -32,7 +32,13 @@ class Targets:
 
 
 def understand_targets(
-    y: Any, n_samples: int, n_classes: int, *, loss: Any, token_counts: Collection[int | None] = ()
+    y: Any,
+    n_samples: int,
+    n_classes: int,
+    *,
+    loss: Any,
+    token_counts: Collection[int | None] = (),
+    may_wait: bool = False,
 ) -> Targets:
     """Find out what targets mean, and refuse those that do not fit.
 
@@ -42,6 +48,8 @@ def understand_targets(
         n_classes: Classes of the branches.
         loss: Of the branches: a name, or a callable, which may make of numbers what it likes.
         token_counts: How many positions those layers have whose pooling waits for the targets.
+        may_wait: Look at values on an accelerator, too: a training step does not, a measurement
+            may.
 
     Raises:
         TypeError: If they are no tensor.
@@ -58,19 +66,20 @@ def understand_targets(
     is_column = y.shape == (n_samples, 1) and n_classes > 1
     if is_whole and is_column:
         y = y[:, 0]
+    visible = y.cpu() if may_wait else y
 
     if is_whole and y.shape == (n_samples,):
-        _check_indices(y, n_classes, may_be_ignored=False)
+        _check_indices(visible, n_classes, may_be_ignored=False)
         return Targets("classes", y.long())
 
     if y.shape == (n_samples, n_classes) and not (
-        is_whole and _are_of_positions(y, n_classes in token_counts, loss)
+        is_whole and _are_of_positions(visible, n_classes in token_counts, loss)
     ):
-        _check_numbers(y, loss)
+        _check_numbers(visible, loss)
         return Targets("numbers", y)
 
     if is_whole and y.dim() > 1 and len(y) == n_samples:
-        _check_indices(y, n_classes, may_be_ignored=True)
+        _check_indices(visible, n_classes, may_be_ignored=True)
         return Targets("positions", y.long())
 
     raise ValueError(_unfit(y, n_samples, n_classes, is_whole=is_whole))

@@ -111,7 +111,7 @@ def _samples_by_weight(loss: Any, pieces: list[Tensor], ignored: int) -> float |
         classes = piece[piece != ignored].long()
         if classes.numel() and int(classes.max()) >= len(loss.weight):
             return None  # told later, beside outputs
-        total += loss.weight.detach()[classes.to(loss.weight.device)].double().sum().item()
+        total += loss.weight.detach()[classes.to(loss.weight.device)].cpu().double().sum().item()
     return sum(len(piece) for piece in pieces) / total if total else None
 
 

@@ -1,5 +1,6 @@
 """On which devices a model is, and on which there could be one."""
 
+from functools import lru_cache
 from itertools import chain
 
 import torch
@@ -36,3 +37,18 @@ def all_accelerators() -> list[torch.device]:
     # Its own count, since torch's general one may start a device, after which no process can fork.
     count: int = torch.get_device_module(accelerator).device_count()
     return [torch.device(accelerator.type, index) for index in range(count)]
+
+
+@lru_cache
+def widest_float(device: torch.device) -> torch.dtype:
+    """The type to add up in: float64, or float32 on a device that has no better one.
+
+    Examples:
+        >>> widest_float(torch.device("cpu"))
+        torch.float64
+    """
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):  # Apple's
+        return torch.float32
+    return torch.float64

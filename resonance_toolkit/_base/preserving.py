@@ -65,7 +65,11 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
             for tensor, storage, copy in zip(tensors, storages, copies, strict=False):
                 if tensor.dtype != storage.dtype or tensor.data_ptr() != storage.data_ptr():
                     tensor.data = storage
-                if not _same_bits(storage, copy):
+
+                # On an accelerator the question would wait for the device; the answer is not needed
+                # there, but where several elements share their memory, which refuses to be written.
+                is_written_unasked = storage.device.type != "cpu" and storage.is_contiguous()
+                if is_written_unasked or not _same_bits(storage, copy):
                     storage.copy_(copy)
 
             for parameter, gradient, flag in zip(

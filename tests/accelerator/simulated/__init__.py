@@ -3,7 +3,7 @@
 A tensor on `sim:0` is an ordinary tensor whose storage says so. Its bytes are those of a storage of
 the processor's, and every operator runs the processor's own kernel on views of these bytes:
 
-    sim tensors  --host_view-->  CPU tensors  --operator-->  CPU results  --from_host-->  sim tensors
+    sim tensors  --host_view-->  CPU views  --operator-->  CPU results  --from_host-->  sim tensors
 
     waits.py       what the host waits for, counted
     generator.py   `torch.sim`, with a random generator of its own

@@ -60,7 +60,7 @@ def point_to(tensor: Tensor, storage: torch.UntypedStorage, layout: Tensor) -> T
     return set_storage(tensor, storage, layout.storage_offset(), layout.shape, layout.stride())
 
 
-def set_storage(tensor: Tensor, storage: Any, offset: int, size: Any, stride: Any) -> Tensor:
+def set_storage(tensor: Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Tensor:
     """The CPU's `set_`, which looks at no device."""
     set_: Any = torch.ops.aten.set_.source_Storage_storage_offset
     return set_.redispatch(_CPU_KERNELS, tensor, storage, offset, size, stride)  # type: ignore[no-any-return]
