@@ -162,7 +162,10 @@ class Kernel:
             for name, tensor, is_listed in views.foreign:
                 self._check_foreign(name, tensor, is_listed=is_listed, first=arguments[0])
 
-        if self.name in _DEPENDS_ON_VALUES:
+        picks_by_truth = self.name in _TAKES_CPU_INDICES and any(
+            view.dtype in (torch.bool, torch.uint8) for view, _ in views.pairs[1:]
+        )
+        if self.name in _DEPENDS_ON_VALUES or picks_by_truth:
             note_wait("shape")
 
         are_numbers = all(v.is_floating_point() or v.is_complex() for v, _ in views.pairs)
