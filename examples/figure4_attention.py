@@ -14,8 +14,13 @@ from torch import Tensor
 
 from lab.results.options import arguments
 from lab.results.publish import publish
-from lab.results.verdicts import Row, judge
-from lab.studies.main_runs import KINDS, main_runs, publish_nothing_seen
+from lab.results.verdicts import Row, compare_with_range
+from lab.studies.main_runs import (
+    KINDS,
+    main_runs,
+    obstacles_by_backbone,
+    publish_nothing_seen,
+)
 from lab.training.scales import recipe_for
 
 IMAGES = 4  # test images in the figure
@@ -37,13 +42,17 @@ def main(argv: list[str] | None = None) -> None:
     focus = measure_focus(last_layer["weight"])
     result = xr.Dataset({"focus": focus, "weight": last_layer["weight"]})
 
-    means = focus.mean(["sample", "seed"])
-    plain, asymmetric = (float(means.sel(training=kind)) for kind in KINDS)
-    change = asymmetric - plain
-    is_comparable = args.scale == "paper" and bool(np.isfinite(change))
-    verdict = judge(change > 0, comparable=is_comparable)
-    note = f"{plain:.3f} to {asymmetric:.3f}; even attention has 0.25"
-    rows = [Row(QUANTITY, "sharper", change, verdict, note)]
+    means = focus.mean("sample")
+    plain, asymmetric = (means.sel(training=kind) for kind in KINDS)
+    row = compare_with_range(
+        QUANTITY,
+        "sharper",
+        (asymmetric - plain).values,
+        (0.0, 1.0),
+        obstacles=obstacles_by_backbone(args, ["vit6"])["vit6"],
+        note=f"{float(plain.mean()):.3f} to {float(asymmetric.mean()):.3f}; even attention: 0.25",
+    )
+    rows = [row]
 
     images = recipe_for("vit6", args, "cifar100").images().x_test
     publish(result, draw(result, images), rows, output=args.output, budget=budget)

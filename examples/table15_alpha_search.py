@@ -20,6 +20,7 @@ from lab.results.publish import publish
 from lab.studies.alpha_figures import draw_searches
 from lab.studies.alpha_rows import rows_of, stage_rows
 from lab.studies.alpha_search import compare_searches, join_searches
+from lab.studies.conditions import conditions_of, obstacles, published_conditions
 from lab.studies.executing import executing
 from lab.studies.sweep import sweep
 from lab.training.recipe import Recipe
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     """Search every architecture over the seeds; print what each method finds, save and draw."""
     args = parse_args(argv)
     recipes = recipes_of(args)
-    seeds = seeds_for(args, published_seeds(args))
+    seeds = seeds_for(args, published_seeds(args.architectures) if args.scale == "paper" else 1)
 
     if args.show_recipe:
         searched = [asdict(recipe) | {"alpha": "searched"} for recipe in recipes.values()]
@@ -51,7 +52,11 @@ def main(argv: list[str] | None = None) -> None:
     for (label, n), recipe in recipes.items():
         alphas = published_strengths(recipe.backbone).get(n, ())
         published[label, n] = alphas
-        rows += rows_of(label, n, searches[label, n], alphas, args.scale)
+
+        data = "imagenet" if recipe.backbone in TABLES_16_TO_19 else "cifar100"
+        paper = published_conditions(recipe.backbone, data, published_seeds(args.architectures))
+        reasons = obstacles(conditions_of(recipe, len(seeds)), paper)
+        rows += rows_of(label, n, searches[label, n], alphas, reasons)
 
     result = join_searches(searches)
     figure = draw_searches(searches, published)
@@ -88,11 +93,9 @@ def recipes_of(args: argparse.Namespace) -> dict[tuple[str, int], Recipe]:
     return recipes
 
 
-def published_seeds(args: argparse.Namespace) -> int:
-    """Say how many seeds the paper has: four on ImageNet, ten elsewhere; below its scale, one."""
-    if args.scale != "paper":
-        return 1
-    return 4 if set(args.architectures) <= set(TABLES_16_TO_19) else 10
+def published_seeds(architectures: Sequence[str]) -> int:
+    """Say how many seeds the paper has: four on ImageNet, ten elsewhere."""
+    return 4 if set(architectures) <= set(TABLES_16_TO_19) else 10
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import xarray as xr
 
 from lab.results.options import arguments, exit_showing
 from lab.results.publish import publish
-from lab.results.verdicts import Criterion, Row, compare
+from lab.results.verdicts import Published, Row, compare
 from lab.studies.initial_gradient import draw_reductions, measure_gradient
 from lab.training.recipe import Recipe
 from lab.training.scales import LABELS, plural, recipe_for, seeds_for
@@ -72,10 +72,8 @@ def rows_of(name: str, result: xr.Dataset) -> list[Row]:
         # No training is involved, so that every scale decides.
         row = compare(
             f"{LABELS[name]}, {n} x, dilution / %",
-            published,
-            float(here["reduction"].mean()),
-            scale="smoke",
-            criterion=Criterion(tolerance=deviation, origin="as published", budget_free=True),
+            Published(published, deviation),
+            here["reduction"].values.reshape(-1),
             note=f"the backbone's own norm changes by {backbone_change:.2g} %",
         )
         rows.append(row)

@@ -22,6 +22,8 @@ from resonance_toolkit import (
     call_model,
     check_module,
     check_no_nan,
+    check_whole,
+    count_branch_weights,
     count_samples,
     default_loss,
     devices_of,
@@ -43,6 +45,7 @@ def initial_norm(
     data: Any,
     branches: nn.Module | int | None = None,
     *,
+    branch_tensors: int | None = None,
     loss: Loss | None = None,
     samples: int | None = AtMost(500),
     batch_size: int = 100,
@@ -53,8 +56,10 @@ def initial_norm(
     Branches beside a model do not change its output, so the main loss has no gradient there: the
     norm over backbone and branches is the norm over the backbone. Only the root mean square per
     parameter falls, by the dilution factor `sqrt(backbone / everything)`, since more parameters are
-    counted. Table 4 of the asymmetric-training paper reports reductions of about that size for
-    its transformer.
+    counted. A random direction whose tensors are all equally long is diluted by another factor, of
+    the same form in numbers of tensors: `sqrt(T / (T + M N))` for a backbone of T tensors with N
+    bias-free branches at M layers. Table 4 of the asymmetric-training paper reports reductions of
+    about that size.
 
     Args:
         model: The backbone, before training, in the mode to be measured; not sharded. Left as it
@@ -62,8 +67,9 @@ def initial_norm(
         data: `(inputs, targets)`, where inputs are a tensor, a tuple (positional arguments) or a
             mapping (keywords); a mapping with `labels`; or a source of these: a Dataset, a
             DataLoader, a list of batches.
-        branches: What is attached: a module, whose parameters, frozen or not, are counted, or
-            the number of their weights.
+        branches: What is attached: a module, such as a probe, whose weights are counted, frozen or
+            not, those of static branches included; or the number of their weights.
+        branch_tensors: If `branches` is a number, how many tensors these weights are.
         loss: Maps `(outputs, targets)` to the mean loss of one batch. None takes what the targets
             ask for: cross-entropy for classes, of samples or of positions (tokens, pixels: the mean
             over those of a sample that count, then over samples), sigmoid losses for zeros and
@@ -77,8 +83,10 @@ def initial_norm(
         Dataset with `gradient_norm (layer)`; `norm_backbone`, `norm_everything`: over the model,
         and over model and branches; `rms_backbone`, `rms_everything`: the same divided by the root
         of the numbers of parameters, `n_backbone` and `n_everything`; `dilution`: the factor
-        between the two; `reduction`: its effect in percent; `loss`. Attributes: `loss`, its name;
-        `targets`, what they were understood as; `n_samples`.
+        between the two; `reduction`: its effect in percent; `n_tensors_backbone`,
+        `n_tensors_everything`, `dilution_by_tensor`, `reduction_by_tensor`: the same with tensors
+        counted in place of parameters (NaN where the number of tensors is not known); `loss`.
+        Attributes: `loss`, its name; `targets`, what they were understood as; `n_samples`.
 
     Raises:
         ValueError: If there is no default loss for the targets, inputs are NaN, `branches` is
@@ -97,7 +105,7 @@ def initial_norm(
     branch_parameters: list[Tensor] = (
         list(branches.parameters()) if isinstance(branches, nn.Module) else []
     )
-    n_branch_weights = _count_branch_weights(branches, branch_parameters)
+    n_branch_weights, n_branch_tensors = _count_branch_weights(branches, branch_tensors)
     by_layer = parameters_by_layer(model)
     inputs = [p for p in [*by_layer.parameters, *branch_parameters] if p.requires_grad]
     if not inputs:
@@ -131,6 +139,11 @@ def initial_norm(
     n_backbone = sum(by_layer.count_by_layer())
     n_everything = n_backbone + n_branch_weights
     dilution = math.sqrt(n_backbone / n_everything)
+
+    # The same of numbers of tensors.
+    n_tensors_backbone = len(by_layer.parameters)
+    n_tensors_everything = n_tensors_backbone + n_branch_tensors
+    dilution_by_tensor = math.sqrt(n_tensors_backbone / n_tensors_everything)
     rms_backbone = norm_backbone / math.sqrt(n_backbone)
     rms_everything = norm_everything / math.sqrt(n_everything)
 
@@ -143,12 +156,17 @@ def initial_norm(
         "reduction": (100 * (dilution - 1), "change by dilution"),
         "n_backbone": (n_backbone, "parameters of the backbone"),
         "n_everything": (n_everything, "parameters of backbone and branches"),
+        "dilution_by_tensor": (dilution_by_tensor, "dilution factor, by tensors"),
+        "reduction_by_tensor": (100 * (dilution_by_tensor - 1), "change by dilution, by tensors"),
+        "n_tensors_backbone": (n_tensors_backbone, "tensors of the backbone"),
+        "n_tensors_everything": (n_tensors_everything, "tensors of backbone and branches"),
         "loss": (mean_loss, "mean loss"),
     }
     result = xr.Dataset(
         {name: ((), number, {"long_name": text}) for name, (number, text) in numbers.items()}
     )
     result["reduction"].attrs["units"] = "%"
+    result["reduction_by_tensor"].attrs["units"] = "%"
 
     by_owner = np.sqrt(np.bincount(by_layer.owners, backbone_squares, len(by_layer.layers)))
     result["gradient_norm"] = ("layer", by_owner, {"long_name": "gradient norm of the main loss"})
@@ -242,16 +260,30 @@ def _mean_gradients(
     return mean_loss, gradients
 
 
-def _count_branch_weights(branches: nn.Module | int | None, parameters: list[Tensor]) -> int:
+def _count_branch_weights(
+    branches: nn.Module | int | None, branch_tensors: int | None
+) -> tuple[int, float]:
+    """Count the weights of branches, and the tensors that they are; NaN where nobody says."""
     if branches is None or isinstance(branches, nn.Module):
-        return sum(p.numel() for p in parameters)
+        if branch_tensors is not None:
+            raise ValueError(
+                "`branch_tensors`: goes with a number of weights as `branches`, which is a module "
+                "(whose tensors are counted) or None"
+            )
+        if branches is None:
+            return 0, 0
+        count = count_branch_weights(branches)
+        return count.n_parameters, count.n_tensors
 
     is_whole = isinstance(branches, Integral) and not isinstance(branches, bool)
     if not is_whole or branches < 0:
         raise ValueError(
             f"`branches`: expected a module, a number of weights or None, got {branches!r}"
         )
-    return int(branches)
+
+    if branch_tensors is None:
+        return int(branches), math.nan if branches else 0
+    return int(branches), check_whole("branch_tensors", branch_tensors, at_least=0)
 
 
 def _check_scalar(value: Any) -> Tensor:

@@ -14,6 +14,7 @@ from landscape._plots.page import html_surface
 from landscape._plots.surface import plot_surface
 from landscape._plots.surfaces import plot_surfaces
 from landscape._surfaces.bend import bend
+from landscape._surfaces.critical_sharpness import critical_sharpness
 from landscape._surfaces.curvature_map import curvature_map
 from landscape._surfaces.curve import curve
 from landscape._surfaces.dilution import dilution
@@ -41,6 +42,7 @@ __all__ = [
     # Curvature at the weights
     "curvature",
     "eigenvectors",
+    "critical_sharpness",
     # Plots
     "plot_contour",
     "plot_surface",

@@ -52,7 +52,8 @@ class ProbeCallback(TrainerCallback):
         join: Maps the main and the auxiliary loss to the loss that is trained on; their sum by
             default.
         targets: Maps a batch to the probe's targets. By default these are its `labels`, moved one
-            position ahead for causal language models, as their own loss does.
+            position ahead for causal language models, as their own loss does. Those of a function
+            are taken at their word.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class ProbeTrainer(Trainer):
         share = self._share(labels, num_items_in_batch) if self._divides_by_items else 1.0
         # An adaptive strength compares means with means.
         options = {"main": main_loss / share} if callback.probe.adaptive else {}
-        auxiliary_loss = callback.probe.loss(targets, **options)
+        auxiliary_loss = callback.probe.loss(targets, shift=False, **options)
         callback.note(auxiliary_loss)
 
         loss = callback.join(main_loss, auxiliary_loss * share)

@@ -5,6 +5,13 @@ which turns data of any kind into fixed batches. The instruments themselves are 
 `probes`, `landscape`, `gradients`, `attention` and `nudging`.
 """
 
+from resonance_toolkit._base.branch_weights import (
+    WeightCount,
+    branch_weights,
+    count_branch_weights,
+    is_stack,
+    stack_length,
+)
 from resonance_toolkit._base.call_model import call_model
 from resonance_toolkit._base.checks import (
     check_choice,
@@ -83,6 +90,12 @@ __all__ = [
     "find_layers",
     "select",
     "unwrap",
+    # Weights of branches beside a model
+    "WeightCount",
+    "branch_weights",
+    "count_branch_weights",
+    "is_stack",
+    "stack_length",
     # Data and losses
     "IGNORED_TARGET",
     "LABEL_NAMES",

@@ -1,26 +1,44 @@
-import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
-import torch
 import xarray as xr
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from landscape._curvature.estimates import (
-    Effort,
-    estimate_density,
-    estimate_trace,
-    extreme_eigenvalues,
+from landscape._curvature.blocks import By, blocks_of
+from landscape._curvature.matrix import MatrixKind, ProductKind
+from landscape._curvature.operators import Operator, is_operator, operator_product
+from landscape._curvature.products import MatrixProduct, matrix_vector_product
+from landscape._curvature.setup import (
+    MatrixRequest,
+    covered_parameters,
+    curvature_of,
+    start_vector,
 )
-from landscape._curvature.matrix import MatrixKind, matrix_vector_product
-from landscape._curvature.setup import MatrixRequest, curvature_of, start_vector
+from landscape._curvature.spectrum import Spectrum, SpectrumEffort, measure_spectrum
+from landscape._directions.parameters import Params
 from landscape._evaluation.checks import check_limits
-from resonance_toolkit import AtMost, check_whole, provenance
+from resonance_toolkit import (
+    AtMost,
+    check_choice,
+    check_module,
+    check_whole,
+    devices_of,
+    name_of,
+    preserving_rng,
+    provenance,
+)
 
-Array = NDArray[np.float64]
+Basis = Literal["device", "host"]
+
+_LONG_NAMES = {
+    "largest": "largest eigenvalues",
+    "largest_residual": "residual norms of the largest eigenvalues",
+    "smallest": "smallest eigenvalues",
+    "smallest_residual": "residual norms of the smallest eigenvalues",
+}
 
 
 def curvature(
@@ -28,8 +46,9 @@ def curvature(
     data: Any,
     *,
     loss: Callable[..., Any] | None = None,
-    matrix: MatrixKind = "hessian",
+    matrix: MatrixKind | Operator = "hessian",
     k: int = 5,
+    by: By | None = None,
     over: str | Sequence[str] | None = None,
     samples: int | None = AtMost(500),
     seed: int = 0,
@@ -39,15 +58,21 @@ def curvature(
     trace_probes: int = 50,
     density_runs: int = 2,
     density_steps: int = 40,
+    product: ProductKind = "exact",
     memory: float = 2**31,
+    basis: Basis = "device",
     batch_size: int | None = None,
 ) -> xr.Dataset:
     """Measure the curvature of the loss at the weights: eigenvalues, trace, spectral density.
 
-    Lanczos' method with full reorthogonalisation on matrix-vector products, in eval mode, with the
-    attention kernel that can be differentiated twice. Parameters that the loss does not reach count
-    as directions without curvature. With `L` the mean loss, `f` the outputs and `w` the parameters,
-    the Hessian is `d^2 L / dw^2` and the Gauss-Newton matrix `J' (d^2 L / df^2) J`, `J = df / dw`.
+    Lanczos' method with full reorthogonalisation and thick restarts on matrix-vector products, in
+    eval mode, with the attention kernel that can be differentiated twice. Parameters that the loss
+    does not reach count as directions without curvature. With `L` the mean loss, `f` the outputs
+    and `w` the parameters, the Hessian is `d^2 L / dw^2` and the Gauss-Newton matrix
+    `J' (d^2 L / df^2) J`, `J = df / dw`.
+
+    With a model in `DistributedDataParallel`, each process passes data of its own, and all get the
+    curvature of the mean over all of them.
 
     Args:
         model: Any module; left as it was found.
@@ -55,11 +80,16 @@ def curvature(
             DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
             the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
             A DataLoader with `samples=None` is streamed: passed over for each product and never
-            held, but for its targets, once.
+            held, but for its targets, once. None where `matrix` is an operator.
         loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
             ask for, such as cross-entropy of classes.
-        matrix: `"hessian"` or `"gauss-newton"`.
+        matrix: `"hessian"`, `"gauss-newton"`, or any symmetric operator over the parameters, one
+            after another: an object that takes flat vectors by `@` (those of curvlinops, scipy's
+            `LinearOperator`), or a function of a flat tensor.
         k: Eigenvalues at each end of the spectrum.
+        by: `"layer"` measures, instead of the whole matrix, the diagonal block of each module that
+            owns parameters; names or patterns of modules, the block of each of these, with all
+            that is inside. All blocks share the passes over the data.
         over: Names or patterns of the parameters; all trained ones by default.
         samples: How many samples to draw, if there are so many; None takes all.
         seed: Decides samples and start vectors.
@@ -71,19 +101,28 @@ def curvature(
         trace_probes: Products allowed for the trace; 0 leaves it out (NaN).
         density_runs: Start vectors of the density; 0 leaves it out (NaN).
         density_steps: Lanczos steps from each.
-        memory: Bytes that retained graphs may take; beyond it, they are made anew for each product.
+        product: `"exact"` differentiates twice. `"finite difference"` takes two gradients for each
+            product, for kernels and compiled code without second derivatives; products are then
+            known to the relative error in the attributes, and cost two gradients each.
+        memory: Bytes that retained graphs and the vectors of the basis may take. Beyond it, graphs
+            are made anew for each product, and the basis is restarted at `2 k + 10` vectors.
+        basis: `"host"` keeps the vectors of the basis in main memory, and the arithmetic on them
+            there, which a model on an accelerator has more of.
         batch_size: Samples at a time; by default as many as keep activations in the cache.
 
     Returns:
         Dataset with `largest (rank)` and `smallest (rank)`, outermost first (a multiple eigenvalue
         may be found once only), `largest_residual` and `smallest_residual`, the norms
         `||A v - value v||`, no smaller than the rounding of a product; `trace` and
-        `trace_se`; `density (eigenvalue)`, which integrates to 1. Attributes count the products.
+        `trace_se`; `density (eigenvalue)`, which integrates to 1. With `by` all of them, but for
+        the coordinates, have `layer` as their first dimension. Attributes count the products.
 
     Raises:
         ValueError: If an argument does not fit, or data change between passes.
+        TypeError: If an operator gives no vectors.
 
     Examples:
+        >>> import torch
         >>> model = nn.Linear(2, 1, bias=False)
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
         >>> square = lambda outputs, targets: (outputs**2).mean()  # Hessian: diag(4, 1)
@@ -93,86 +132,108 @@ def curvature(
         >>> measured["trace"].round(4).item()
         5.0
     """
-    k = check_whole("k", k)
-    max_products = check_whole("max_products", max_products)
-    density_steps = check_whole("density_steps", density_steps)
-    trace_probes = check_whole("trace_probes", trace_probes, at_least=0)
-    density_runs = check_whole("density_runs", density_runs, at_least=0)
-    seed = check_whole("seed", seed, at_least=None)
-    check_limits(tolerance=tolerance, trace_tolerance=trace_tolerance)
-
-    request = MatrixRequest(
-        data,
-        loss=loss,
-        matrix=matrix,
-        over=over,
-        samples=samples,
-        seed=seed,
+    effort = SpectrumEffort(
+        k=check_whole("k", k),
+        tolerance=tolerance,
+        max_products=check_whole("max_products", max_products),
+        trace_tolerance=trace_tolerance,
+        trace_probes=check_whole("trace_probes", trace_probes, at_least=0),
+        density_runs=check_whole("density_runs", density_runs, at_least=0),
+        density_steps=check_whole("density_steps", density_steps),
         memory=memory,
-        batch_size=batch_size,
+        seed=check_whole("seed", seed, at_least=None),
     )
-    curvature_matrix = curvature_of(model, request)
-    template = start_vector(curvature_matrix)
+    check_limits(tolerance=tolerance, trace_tolerance=trace_tolerance, memory=memory)
+    check_choice("basis", basis, get_args(Basis))
+    check_module(model)
 
-    # The trace takes over the Lanczos basis of the eigenvalues: their products serve twice.
-    with matrix_vector_product(curvature_matrix) as product:
-        effort = Effort(tolerance, max_products, seed)
-        ritz = extreme_eigenvalues(product, template, k, effort)
-        trace, trace_error, probes = estimate_trace(
-            product, ritz, trace_tolerance, trace_probes, seed
+    # What multiplies, and what is to be said about it.
+    opening: AbstractContextManager[MatrixProduct]
+    if is_operator(matrix):
+        _check_operator_alone(data, loss, product)
+        params = covered_parameters(model, over)
+        opening = nullcontext(operator_product(matrix, params))
+        attributes: dict[str, Any] = {"matrix": name_of(matrix)}
+    else:
+        request = MatrixRequest(
+            data,
+            loss=loss,
+            matrix=cast("MatrixKind", matrix),
+            over=over,
+            samples=samples,
+            seed=effort.seed,
+            memory=memory,
+            batch_size=batch_size,
+            product=product,
         )
-        values, density = estimate_density(product, template, density_runs, density_steps, seed)
+        curvature_matrix = curvature_of(model, request)
+        params = curvature_matrix.params
+        opening = matrix_vector_product(curvature_matrix)
+        attributes = {
+            "matrix": matrix,
+            "product": product,
+            "n_samples": curvature_matrix.n_samples,
+            "loss": curvature_matrix.objective.loss_name,
+            "targets": curvature_matrix.objective.targets,
+        }
 
-    if not np.isfinite(ritz.values).all():
+    blocks = blocks_of(model, params, by)
+    templates = [_template_of(params, block, basis) for block in blocks.values()]
+    with preserving_rng(devices_of(model)), opening as matrix_product:
+        spectrum = measure_spectrum(matrix_product, list(blocks.values()), templates, effort)
+
+    if not np.isfinite(spectrum.columns["largest"][:, 0]).all():
         warnings.warn(
             "the curvature is not finite at the weights, so that all of it is NaN: `data` or "
             "weights may hold NaN or infinity",
             stacklevel=2,
         )
 
-    # Lanczos' own estimate goes on to fall where the products cannot be told apart any more.
-    rounding = max(torch.finfo(p.dtype).eps for p in curvature_matrix.params.values())
-    residuals = np.maximum(ritz.residuals, rounding * np.abs(ritz.values).max())
-
-    columns = {
-        "largest": (ritz.values[::-1], "largest eigenvalues"),
-        "largest_residual": (residuals[::-1], "residual norms of the largest eigenvalues"),
-        "smallest": (ritz.values, "smallest eigenvalues"),
-        "smallest_residual": (residuals, "residual norms of the smallest eigenvalues"),
+    result = _as_dataset(spectrum, list(blocks), k)
+    attributes |= {
+        "over": over,
+        "by": by,
+        "seed": effort.seed,
+        "n_covered": sum(p.numel() for p in params.values()),
+        "basis_size": spectrum.basis_size,
+        "product_error": matrix_product.error,
+        **{f"products_{name}": count for name, count in spectrum.n_products.items()},
     }
+    result.attrs = provenance("landscape.curvature", model, **attributes)
+    return result if by is not None else result.isel(layer=0, drop=True)
+
+
+def _check_operator_alone(data: Any, loss: Any, product: ProductKind) -> None:
+    """An operator knows its loss, its data, and how to multiply."""
+    if data is not None or loss is not None or product != "exact":
+        raise ValueError(
+            "`matrix`: an operator brings its own loss, data and products; pass None for `data`, "
+            "and neither `loss` nor `product`"
+        )
+
+
+def _template_of(params: Params, block: Sequence[int], basis: Basis) -> Tensor:
+    """An empty vector for the parameters of a block."""
+    names = list(params)
+    block_params = {names[i]: params[names[i]] for i in block}
+    return start_vector(block_params, device="cpu" if basis == "host" else None)
+
+
+def _as_dataset(spectrum: Spectrum, layers: list[str], k: int) -> xr.Dataset:
     variables: dict[str, Any] = {
-        name: ("rank", _first_or_nan(column, k), {"long_name": long_name})
-        for name, (column, long_name) in columns.items()
+        name: (("layer", "rank"), column, {"long_name": _LONG_NAMES[name]})
+        for name, column in spectrum.columns.items()
     }
     variables |= {
-        "trace": ((), trace, {"long_name": "trace"}),
-        "trace_se": ((), trace_error, {"long_name": "standard error of the trace"}),
-        "density": ("eigenvalue", density, {"long_name": "spectral density"}),
+        "trace": ("layer", spectrum.trace, {"long_name": "trace"}),
+        "trace_se": ("layer", spectrum.trace_error, {"long_name": "standard error of the trace"}),
+        "density": (("layer", "eigenvalue"), spectrum.density, {"long_name": "spectral density"}),
     }
-
     return xr.Dataset(
         variables,
         coords={
+            "layer": ("layer", layers, {"long_name": "layer"}),
             "rank": ("rank", np.arange(k), {"long_name": "rank, outermost first"}),
-            "eigenvalue": ("eigenvalue", values, {"long_name": "eigenvalue"}),
+            "eigenvalue": ("eigenvalue", spectrum.eigenvalues, {"long_name": "eigenvalue"}),
         },
-        attrs=provenance(
-            "landscape.curvature",
-            model,
-            matrix=matrix,
-            over=over,
-            seed=seed,
-            n_samples=curvature_matrix.n_samples,
-            n_covered=len(template),
-            loss=curvature_matrix.objective.loss_name,
-            targets=curvature_matrix.objective.targets,
-            products_eigenvalues=len(ritz.values),
-            products_trace=probes,
-            products_density=density_runs * min(density_steps, len(template)),
-        ),
     )
-
-
-def _first_or_nan(column: Array, k: int) -> Array:
-    """The first `k` numbers; of a matrix with fewer eigenvalues, the rest is undefined."""
-    return np.append(column[:k], np.full(max(k - len(column), 0), math.nan))

@@ -3,7 +3,7 @@ from typing import Any
 
 from torch import nn
 
-from landscape._curvature.estimates import Effort, top_vectors
+from landscape._curvature.estimates import top_vectors
 from landscape._curvature.matrix import MatrixKind
 from landscape._curvature.setup import MatrixRequest, curvature_of, start_vector
 from landscape._directions.parameters import Params
@@ -42,7 +42,7 @@ def eigenvectors(
         seed: Decides samples and start vectors.
         tolerance: Error allowed in each eigenvalue, relative to it.
         max_products: Products allowed; what has not converged by then is given as it is.
-        memory: Bytes that retained graphs may take; beyond it, they are made anew for each product.
+        memory: Bytes that retained graphs and basis vectors may take; see `curvature`.
         batch_size: Samples at a time; by default as many as keep activations in the cache.
 
     Returns:
@@ -74,10 +74,10 @@ def eigenvectors(
     curvature_matrix = curvature_of(model, request)
 
     k = check_whole("k", k)
-    n_parameters = len(start_vector(curvature_matrix))
+    n_parameters = len(start_vector(curvature_matrix.params))
     if k > n_parameters:
         raise ValueError(f"`k`: expected 1 to {n_parameters}, got {k!r}")
     max_products = check_whole("max_products", max_products)
     check_limits(tolerance=tolerance)
 
-    return top_vectors(curvature_matrix, k, Effort(tolerance, max_products, seed))
+    return top_vectors(curvature_matrix, k, tolerance, max_products, seed)

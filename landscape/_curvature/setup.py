@@ -7,10 +7,18 @@ from itertools import islice
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from landscape._curvature.matrix import MATRIX_KINDS, CurvatureMatrix, MatrixKind
+from landscape._curvature.matrix import (
+    MATRIX_KINDS,
+    PRODUCT_KINDS,
+    CurvatureMatrix,
+    MatrixKind,
+    ProductKind,
+)
 from landscape._directions.parameters import Params, tensors_to_move
 from landscape._evaluation.checkpoint import fingerprint
 from landscape._evaluation.checks import check_limits
@@ -32,6 +40,7 @@ from resonance_toolkit import (
     check_module,
     check_whole,
     count_samples,
+    device_of,
     devices_of,
     leave_out_uncounted,
     preserving_rng,
@@ -54,21 +63,23 @@ class MatrixRequest:
     seed: int
     memory: float
     batch_size: int | None
+    product: ProductKind = "exact"
 
 
 def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
     """Check the arguments, and bring together what products need."""
     check_module(model)
     check_choice("matrix", request.matrix, MATRIX_KINDS)
+    check_choice("product", request.product, PRODUCT_KINDS)
     check_limits(memory=request.memory)
     if request.batch_size is not None:
         check_whole("batch_size", request.batch_size)
 
     measures = check_measures(request.loss, None)
     check_matrix_fits(request.matrix, measures.kind)
-
-    trained = [name for name, p in unwrap(model).named_parameters() if p.requires_grad]
-    params = tensors_to_move(model, request.over or trained or "**", None)
+    params = covered_parameters(model, request.over)
+    if request.product != "exact":
+        _check_differences_fit(request.matrix, params)
 
     # A loader without a limit may be larger than memory: it is passed over for each product.
     batches: Iterable[Any]
@@ -87,6 +98,13 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
         objective, batches = fixed.objective, fixed.batches
         n_samples = sum(count_samples(batch) for batch in fixed.batches)
 
+    # Data parallel processes have batches of their own, whose products belong together. Their
+    # wrapper would average gradients that are not for its optimizer: it is passed by.
+    group = process_group_of(model)
+    if group is not None:
+        n_samples = _sum_over(group, n_samples, device_of(model))
+        model = unwrap(model)
+
     return CurvatureMatrix(
         model,
         params,
@@ -96,7 +114,44 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
         n_samples=n_samples,
         memory=request.memory,
         seed=request.seed,
+        product_kind=request.product,
+        group=group,
     )
+
+
+def covered_parameters(model: nn.Module, over: str | Sequence[str] | None) -> Params:
+    """The parameters that a matrix is about: all trained ones by default."""
+    trained = [name for name, p in unwrap(model).named_parameters() if p.requires_grad]
+    return tensors_to_move(model, over or trained or "**", None)
+
+
+def process_group_of(model: nn.Module) -> dist.ProcessGroup | None:
+    """The processes among which a model is data parallel; None if it is not, or has only one."""
+    if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
+        return None
+    return model.process_group
+
+
+def _sum_over(group: dist.ProcessGroup, number: int, device: torch.device) -> int:
+    total = torch.tensor(number, device=device)
+    dist.all_reduce(total, group=group)
+    return int(total)
+
+
+def _check_differences_fit(matrix: MatrixKind, params: Params) -> None:
+    """Refuse what two gradients cannot give."""
+    if matrix != "hessian":
+        raise ValueError(
+            f"`product`: 'finite difference' gives the Hessian alone, and `matrix` is {matrix!r}; "
+            "take matrix='hessian', or product='exact'"
+        )
+
+    half = [name for name, p in params.items() if torch.finfo(p.dtype).bits < 32]
+    if half:
+        raise ValueError(
+            f"`product`: finite differences drown in the rounding of {params[half[0]].dtype}, "
+            f"which {half[0]!r} has; take product='exact', or model.float()"
+        )
 
 
 def matrix_of(
@@ -158,15 +213,15 @@ class Streamed:
         return leave_out_uncounted(pieces, self.ignored, may_be_all=True)
 
 
-def start_vector(matrix: CurvatureMatrix) -> Tensor:
-    """An empty vector of the right length, type and device.
+def start_vector(params: Params, *, device: torch.device | str | None = None) -> Tensor:
+    """An empty vector with a number for each of the parameters', on their device by default.
 
     At least float32: a basis at half precision is neither orthogonal nor known to be invariant.
     """
-    params = matrix.params.values()
-    widest = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
-    length = sum(p.numel() for p in params)
-    return torch.empty(length, dtype=widest, device=next(iter(params)).device)
+    tensors = params.values()
+    widest = reduce(torch.promote_types, (p.dtype for p in tensors), torch.float32)
+    length = sum(p.numel() for p in tensors)
+    return torch.empty(length, dtype=widest, device=device or next(iter(tensors)).device)
 
 
 def split_vector(vector: Tensor, params: Params) -> Params:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from resonance_toolkit import select, unwrap
+from resonance_toolkit import branch_weights, is_stack, select, stack_length, unwrap
 
 Params = dict[str, Tensor]
 Extra = nn.Module | Mapping[str, Tensor]
@@ -70,6 +70,20 @@ def filter_norm(tensor: Tensor, owner: nn.Module | None, name: str) -> Tensor:
     return _norm(tensor, list(range(1, tensor.dim())))
 
 
+def tensor_norm(tensor: Tensor, owner: nn.Module | None, name: str) -> Tensor:
+    """Norm of the whole tensor, in a shape that broadcasts; of each one where several are stacked.
+
+    Whether they are is for the owner to say: see `resonance_toolkit.is_stack`.
+    """
+    first_axis = 1 if is_stack(owner, name) else 0
+    return _norm(tensor, list(range(first_axis, tensor.dim())))
+
+
+def count_tensors(tensors: Mapping[str, Tensor], modules: Mapping[str, nn.Module]) -> int:
+    """Count tensors; those that are stacked in one count each."""
+    return sum(stack_length(modules.get(name), name, t) for name, t in tensors.items())
+
+
 def _weights_by_default(parameters: Mapping[str, Tensor]) -> Params:
     weights = {name: p for name, p in parameters.items() if p.dim() >= 2}
     trained_weights = {name: p for name, p in weights.items() if p.requires_grad}
@@ -100,9 +114,7 @@ def _extra_tensors(extra: Extra | None) -> Params:
         return {}
 
     if isinstance(extra, nn.Module):
-        # Static branches kept out of `parameters()`, as buffers, are weights all the same.
-        static_branches = {n: b for n, b in extra.named_buffers() if _is_static(n)}
-        candidates: Params = static_branches | dict(extra.named_parameters())
+        candidates: Params = branch_weights(extra)
     elif isinstance(extra, Mapping):
         candidates = dict(extra)
     else:
@@ -114,10 +126,6 @@ def _extra_tensors(extra: Extra | None) -> Params:
     if not tensors:
         raise ValueError("`extra`: expected floating parameters or `static` buffers, got none")
     return tensors
-
-
-def _is_static(name: str) -> bool:
-    return any(part.startswith("static") for part in name.split("."))
 
 
 def _owners_in(root: nn.Module, prefix: str) -> dict[str, nn.Module]:

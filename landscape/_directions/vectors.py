@@ -13,11 +13,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from landscape._directions.parameters import Params, filter_norm
+from landscape._directions.parameters import Params, filter_norm, tensor_norm
 from resonance_toolkit import to_host, widest_float
 
 Direction = Mapping[str, Tensor]
-Normalisation = Literal["filter", "layer", "unit", "none"]
+Normalisation = Literal["filter", "layer", "tensor", "unit", "none"]
 NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 
 # Numbers handled at a time: in float64, 2 MB. Widening a whole layer would be another copy of it.
@@ -81,9 +81,11 @@ def normalising_factors(
     modules: Mapping[str, nn.Module],
     normalisation: str,
 ) -> Params:
-    """What to multiply a direction by: `filter` and `layer` like the weights, `unit` as one vector.
+    """What to multiply a direction by.
 
-    A filter (or layer) whose weights or whose direction are zero gets the zero direction.
+    `filter` and `layer` give it the norms of the weights; `unit` norm 1 as one vector; `tensor`
+    makes all its tensors equally long, and the whole of norm 1. A filter, layer or tensor whose
+    weights or whose direction are zero gets the zero direction.
 
     Args:
         direction: Tensors by name.
@@ -98,6 +100,9 @@ def normalising_factors(
             for name, tensor in tensors.items()
         }
 
+    if normalisation == "tensor":
+        return _equalising_factors(direction, tensors, modules)
+
     factors = {}
     for name, weights in tensors.items():
         # Without owner and name a tensor is one filter: the layer itself.
@@ -108,6 +113,20 @@ def normalising_factors(
         direction_norm = filter_norm(direction[name], owner, filter_name)
         factors[name] = torch.where(direction_norm > 0, weight_norm / direction_norm, 0.0)
     return factors
+
+
+def _equalising_factors(
+    direction: Direction, tensors: Params, modules: Mapping[str, nn.Module]
+) -> Params:
+    norms = {name: tensor_norm(direction[name], modules.get(name), name) for name in tensors}
+
+    # Unit tensors, T of them, are together of norm sqrt(T). One that is zero stays so.
+    n_tensors = sum(int((norms_of_one > 0).sum()) for norms_of_one in norms.values())
+    length = 1 / math.sqrt(n_tensors or 1)
+    return {
+        name: torch.where(norms_of_one > 0, length / norms_of_one, 0.0)
+        for name, norms_of_one in norms.items()
+    }
 
 
 def normalise(

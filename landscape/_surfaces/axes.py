@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape._curvature.estimates import Effort, top_vectors
+from landscape._curvature.estimates import top_vectors
 from landscape._curvature.matrix import gradient
 from landscape._curvature.setup import matrix_of
 from landscape._directions.parameters import (
@@ -219,7 +219,7 @@ def _axes_written_out(
         if choice.directions == "gradient":
             axes = [gradient(hessian)]
         else:
-            axes = top_vectors(hessian, choice.count, Effort(_TOLERANCE, _MAX_PRODUCTS, seed))
+            axes = top_vectors(hessian, choice.count, _TOLERANCE, _MAX_PRODUCTS, seed)
     else:
         # Normalised in place below, so that the user's tensors must not be among them.
         copy = choice.normalisation != "none"

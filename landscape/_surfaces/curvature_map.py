@@ -6,14 +6,9 @@ import numpy as np
 import xarray as xr
 from torch import nn
 
-from landscape._curvature.estimates import Effort, extreme_eigenvalues
-from landscape._curvature.matrix import (
-    MATRIX_KINDS,
-    CurvatureMatrix,
-    MatrixKind,
-    matrix_vector_product,
-)
-from landscape._curvature.setup import check_matrix_fits, matrix_of, start_vector
+from landscape._curvature.estimates import extreme_pair
+from landscape._curvature.matrix import MATRIX_KINDS, CurvatureMatrix, MatrixKind
+from landscape._curvature.setup import check_matrix_fits, matrix_of
 from landscape._directions.parameters import Params
 from landscape._directions.vectors import Normalisation
 from landscape._evaluation.checks import check_limits
@@ -71,8 +66,9 @@ def curvature_map(
         directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
             largest eigenvalues), or one or two mappings of tensors by parameter name; a missing
             second one is random.
-        normalisation: `"filter"`, `"layer"`, `"unit"` (as one vector) or `"none"`; by default
-            `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
+        normalisation: `"filter"`, `"layer"` (each tensor to the norm of its weights), `"tensor"`
+            (each to the same norm, and the whole to 1), `"unit"` (to 1 as one vector) or `"none"`;
+            by default `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
         normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
             more dimensions. The curvature is that of the same parameters.
@@ -118,8 +114,9 @@ def curvature_map(
     def make_probe(measurement: Measurement, tensors: Params) -> PointProbe:
         check_matrix_fits(matrix, measurement.objective.kind)
         curvature_matrix = matrix_of(measurement, tensors, matrix, memory)
-        effort = Effort(tolerance, max_products, measurement.seed)
-        return PointProbe(("largest", "smallest"), partial(_extreme_pair, curvature_matrix, effort))
+        settings = tolerance, max_products, measurement.seed
+        measure = partial(_measure_extremes, curvature_matrix, *settings)
+        return PointProbe(("largest", "smallest"), measure)
 
     request = Request(data, loss=loss, samples=samples, seed=seed, batch_size=batch_size)
     problem = make_problem_along(model, request, choice, make_probe=make_probe)
@@ -149,8 +146,9 @@ def curvature_map(
     return surface
 
 
-def _extreme_pair(curvature_matrix: CurvatureMatrix, effort: Effort) -> list[float]:
+def _measure_extremes(
+    matrix: CurvatureMatrix, tolerance: float, max_products: int, seed: int
+) -> list[float]:
     """The largest and the smallest eigenvalue, wherever the weights are."""
-    with matrix_vector_product(curvature_matrix) as product:
-        ritz = extreme_eigenvalues(product, start_vector(curvature_matrix), 1, effort)
+    ritz = extreme_pair(matrix, tolerance, max_products, seed)
     return [ritz.values[-1], ritz.values[0]]

@@ -8,14 +8,25 @@ import numpy as np
 import xarray as xr
 from torch import nn
 
-from landscape._directions.parameters import Extra, tensors_to_move
+from landscape._directions.parameters import (
+    Extra,
+    count_tensors,
+    module_by_tensor_name,
+    tensors_to_move,
+)
 from landscape._directions.vectors import Normalisation
 from landscape._evaluation.adaptive import Method
 from landscape._evaluation.problem import BatchNormStatistics
 from landscape._surfaces.axes import Directions, either_spelling
 from landscape._surfaces.grid import grid
 from landscape._surfaces.smoothness import smoothness
-from resonance_toolkit import AtMost, provenance
+from resonance_toolkit import (
+    AtMost,
+    WeightCount,
+    branch_weights,
+    count_branch_weights,
+    provenance,
+)
 
 _STATISTICS = ("std", "range", "mean_grad", "mean_grad_per_step")
 
@@ -41,12 +52,18 @@ def dilution(
     batch_size: int | None = None,
     executor: Executor | None = None,
 ) -> xr.Dataset:
-    """Tell smoothing from mere parameter count.
+    """Tell smoothing from a mere count of parameters, or of tensors.
 
     Branches beside a model do not change its output, so they cannot change its loss surface. But a
-    random direction over backbone and branches, normalised as one vector, puts only about
-    `sqrt(P_backbone / P_total)` of its length on the backbone: the plane looks smoother because
-    the backbone moves less. Both surfaces are measured here, side by side with that factor.
+    random direction over backbone and branches puts only a part of its length on the backbone: the
+    plane looks smoother because the backbone moves less. Normalised as one vector, that part is
+    about `sqrt(P_backbone / P_total)`, of P parameters; with every tensor as long as every other,
+    it is `sqrt(T_backbone / T_total)`, of T tensors. Both surfaces are measured here, side by side
+    with both factors.
+
+    T counts every weight and every bias of the backbone, and of N bias-free branches at M layers
+    M N more, even if a probe keeps those of a layer stacked in one tensor: the factor by tensors is
+    then `sqrt(T / (T + M N))`.
 
     Args:
         model: The backbone; left as it was found.
@@ -54,14 +71,16 @@ def dilution(
             DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
             the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
         extra: The branches: a module (its parameters, and buffers called `static...`) or a mapping
-            of tensors.
+            of tensors. A module that keeps several branches in one tensor, as a probe does, says so
+            by an attribute `stacked_tensors`, a tuple of names; see `grid`.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
             sample; by default what targets ask for, such as cross-entropy of classes.
         metrics: Further callables by name that `grid` evaluates; the result has none of them.
         directions: `"random"`, `"gradient"` (then random), `"hessian"`, or one or two mappings of
             tensors; see `grid`.
-        normalisation: How directions are scaled: as one vector (`"unit"`) by default, which is what
-            dilutes them; else `"filter"`, `"layer"` or `"none"`.
+        normalisation: How directions are scaled: as one vector (`"unit"`) by default, which dilutes
+            them by parameters; `"tensor"`, which dilutes them by tensors; else `"filter"`,
+            `"layer"` or `"none"`, which do not.
         normalization: Another spelling of `normalisation`.
         over: Which parameters of the backbone the directions cover; all by default.
         samples: How many samples to draw, if there are so many; None takes all.
@@ -76,10 +95,16 @@ def dilution(
 
     Returns:
         Dataset over `covers` ("backbone + extra", "backbone"): `std`, `range`, `mean_grad` and
-        `mean_grad_per_step` as in `smoothness`; `n_covered` parameters; `backbone_length`, the
-        length of the directions on the backbone (mean of both axes). Without dimension:
-        `factor = sqrt(P_backbone / P_total)`, what dilution alone multiplies lengths by. Over
-        `statistic`: `change`, each statistic of the first row relative to the second, minus 1.
+        `mean_grad_per_step` as in `smoothness`; `n_covered` parameters, in `n_tensors`;
+        `backbone_length`, the length of the directions on the backbone (mean of both axes). Without
+        dimension: `factor = sqrt(P_backbone / P_total)` and `factor_by_tensor = sqrt(T_backbone /
+        T_total)`, what dilution alone multiplies lengths by if directions are normalised by
+        `"unit"` and by `"tensor"`. Over `statistic`: `change`, each statistic of the first row
+        relative to the second, minus 1.
+
+    Raises:
+        ValueError: If an argument does not fit, or `extra` does not store all its weights (a probe
+            with `method="compressed"`), so that no direction can cover them.
 
     Examples:
         >>> import torch
@@ -88,7 +113,11 @@ def dilution(
         >>> diluted = dilution(model, (x, y), branches, samples=5, size=5)
         >>> diluted["n_covered"].values, diluted["factor"].item()  # sqrt(8 / 32)
         (array([32.,  8.]), 0.5)
+        >>> diluted["n_tensors"].values, diluted["factor_by_tensor"].round(3).item()  # sqrt(1 / 2)
+        (array([2., 1.]), 0.707)
     """
+    _check_is_stored(extra)
+
     # One plane over the model and `extra`, one over the model alone, alike in all else.
     measure_surface = partial(
         grid,
@@ -112,7 +141,13 @@ def dilution(
     surfaces = [measure_surface(extra=covered) for covered in (extra, None)]
     roughness = [smoothness(surface) for surface in surfaces]
 
-    counts = [_count_numbers(tensors_to_move(model, over, covered)) for covered in (extra, None)]
+    counts = [_count(model, over, covered) for covered in (extra, None)]
+    joint_count, backbone_count = counts
+    factor = math.sqrt(backbone_count.n_parameters / joint_count.n_parameters)
+    factor_by_tensor = math.sqrt(backbone_count.n_tensors / joint_count.n_tensors)
+    n_parameters = np.array([count.n_parameters for count in counts], float)
+    n_tensors = np.array([count.n_tensors for count in counts], float)
+
     lengths = [surface.attrs["length_on_model"] for surface in surfaces]
     rows = {name: np.array([rough[name].item() for rough in roughness]) for name in _STATISTICS}
     change = np.array([joint / alone - 1 if alone else math.nan for joint, alone in rows.values()])
@@ -122,9 +157,15 @@ def dilution(
         for name, row in rows.items()
     }
     variables |= {
-        "n_covered": ("covers", np.array(counts, float), {"long_name": "parameters covered"}),
+        "n_covered": ("covers", n_parameters, {"long_name": "parameters covered"}),
+        "n_tensors": ("covers", n_tensors, {"long_name": "tensors covered"}),
         "backbone_length": ("covers", np.array(lengths), {"long_name": "length on the backbone"}),
-        "factor": ((), math.sqrt(counts[1] / counts[0]), {"long_name": "expected dilution"}),
+        "factor": ((), factor, {"long_name": "expected dilution"}),
+        "factor_by_tensor": (
+            (),
+            factor_by_tensor,
+            {"long_name": "expected dilution, by tensors"},
+        ),
         "change": ("statistic", change, {"long_name": "relative change by covering more"}),
     }
     return xr.Dataset(
@@ -145,5 +186,23 @@ def dilution(
     )
 
 
-def _count_numbers(tensors: dict[str, Any]) -> int:
-    return sum(tensor.numel() for tensor in tensors.values())
+def _count(
+    model: nn.Module, over: str | Sequence[str] | None, covered: Extra | None
+) -> WeightCount:
+    tensors = tensors_to_move(model, over, covered)
+    modules = module_by_tensor_name(model, covered)
+    n_parameters = sum(tensor.numel() for tensor in tensors.values())
+    return WeightCount(n_parameters, count_tensors(tensors, modules))
+
+
+def _check_is_stored(extra: Extra) -> None:
+    if not isinstance(extra, nn.Module):
+        return
+
+    n_stored = sum(weight.numel() for weight in branch_weights(extra).values())
+    n_weights = count_branch_weights(extra).n_parameters
+    if n_stored < n_weights:
+        raise ValueError(
+            f"`extra`: expected branches that store their weights, got {n_stored} of {n_weights} "
+            'in tensors; attach the probe with method="exact"'
+        )

@@ -68,13 +68,16 @@ def grid(
         directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
             largest eigenvalues), or one or two mappings of tensors by parameter name, such as
             those of `principal_directions`; a missing second one is random.
-        normalisation: `"filter"`, `"layer"`, `"unit"` (as one vector) or `"none"`; by default
-            `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
+        normalisation: `"filter"`, `"layer"` (each tensor to the norm of its weights), `"tensor"`
+            (each to the same norm, and the whole to 1), `"unit"` (to 1 as one vector) or `"none"`;
+            by default `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
         normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
             more dimensions, so neither biases nor norm parameters.
         extra: A module (say, a probe) or mapping of tensors that directions cover as well, under
-            names that start with `"extra."`.
+            names that start with `"extra."`. `"tensor"` scales every branch of a probe by itself,
+            though it keeps them stacked; other modules say which tensors are such stacks by an
+            attribute `stacked_tensors`, a tuple of names.
         samples: How many samples to draw, if there are so many; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`.

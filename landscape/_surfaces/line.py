@@ -59,9 +59,10 @@ def line(
             loss-landscapes metrics.
         direction: Without `to`: `"random"`, `"gradient"`, `"hessian"` (the eigenvector of the
             largest eigenvalue), or a mapping of tensors by parameter name.
-        normalisation: `"filter"`, `"layer"`, `"unit"` (as one vector) or `"none"`; by default
-            `"filter"` for a random direction, `"none"` for a given one, else `"unit"`. Not with
-            `to`.
+        normalisation: `"filter"`, `"layer"` (each tensor to the norm of its weights), `"tensor"`
+            (each to the same norm, and the whole to 1), `"unit"` (to 1 as one vector) or `"none"`;
+            by default `"filter"` for a random direction, `"none"` for a given one, else `"unit"`.
+            Not with `to`.
         normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
             more dimensions. Not with `to`, which moves everything.

@@ -12,7 +12,7 @@ from probes._model.attachment_points import find_attachment_points
 from probes._model.check_model import check_model
 from probes._model.latest_features import Calls
 from probes._model.pooling import POOL_NAMES, Pooling
-from resonance_toolkit import Blocks, check_choice, check_whole, find_blocks, find_layers, unwrap
+from resonance_toolkit import check_choice, check_whole, find_blocks, find_layers, unwrap
 
 
 def attach(
@@ -46,7 +46,8 @@ def attach(
     Args:
         model: Any `nn.Module`; compiled, data-parallel and averaged wrappers are looked through.
         layers: Names or shell patterns, such as `"blocks.*"`; see `resonance.find_layers`. None
-            takes the model's repeated blocks or stages, as far as they can be probed; see
+            takes the model's repeated blocks or stages, as far as they can be probed, of an
+            encoder-decoder with an output for each position the decoder's; see
             `resonance.find_blocks`, whose reason is part of what the probe prints.
         n: Branches per layer.
         alpha: Strength of the auxiliary loss: a number, a mapping from layers (or patterns) to
@@ -112,7 +113,7 @@ def attach(
     strength = resolve_alpha(alpha, list(modules))
 
     root = unwrap(model)
-    points, n_classes = find_attachment_points(root, modules, pool, sample, n_classes)
+    points, n_classes, reason = find_attachment_points(root, modules, pool, sample, n_classes)
     if isinstance(strength, dict):
         strength = {name: strength[name] for name in points}
     settings = Settings(
@@ -131,15 +132,8 @@ def attach(
         strength=strength,
         connected=connected,
         calls=calls,
-        reason=_explain(modules, list(points)) if isinstance(modules, Blocks) else None,
+        reason=reason,
     )
-
-
-def _explain(blocks: Blocks, layers: list[str]) -> str:
-    missing = [name for name in blocks if name not in layers]
-    if not missing:
-        return blocks.reason
-    return f"{blocks.reason}; not {', '.join(missing)}, which cannot be probed"
 
 
 def _count_active(active: int | Literal["all"], n_branches: int) -> int:

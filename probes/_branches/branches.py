@@ -71,7 +71,13 @@ class Branches(nn.Module):
     Method `"exact"` keeps the static weights, `static (branch, class, width)`; `"compressed"` keeps
     their second moment `gram (width, width)` instead and draws them anew where they are needed.
     Both keep `summed (class, width)`, the static weights' sum.
+
+    Attributes:
+        stacked_tensors: Which tensors hold one weight of each branch, for whatever counts or scales
+            tensors: see `resonance_toolkit.is_stack`.
     """
+
+    stacked_tensors = ("static", "active")
 
     static: Tensor | None
     gram: Tensor | None

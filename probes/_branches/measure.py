@@ -2,65 +2,118 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 import xarray as xr
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from probes._branches.branches import Branches, BranchLoss, Settings
 from probes._branches.potentials import LossName
 from probes._branches.rows import LayerFeatures
 from probes._branches.targets import Targets, as_distribution
-from resonance_toolkit import to_host, widest_float
+from resonance_toolkit import ignore_index_of, widest_float
 
 # Elements of the logits `(branch, row, class)` that are made at once: 64 MB in single precision.
 _MOST_LOGITS = 2**24
 
 
+# Of each layer and each of its calls: features `(row, width)`, and a target for each row.
+PassRows: TypeAlias = dict[str, list[tuple[Tensor, Tensor]]]
+
+
 @dataclass(frozen=True)
 class Measures:
-    """Loss and accuracy of every branch, `(layer, branch)`; how many targets count, `(layer,)`."""
+    """Loss and accuracy of every branch, `(layer, branch)`; how many targets count, `(layer,)`.
+
+    `mass (layer,)` is what the loss divides by: the number of targets, or, where classes have
+    weights, the sum of theirs.
+    """
 
     loss: NDArray[np.float64]
     accuracy: NDArray[np.float64]
     n_targets: NDArray[np.int64]
+    mass: NDArray[np.float64]
+
+
+def is_mean_of_rows(loss: LossName | BranchLoss) -> bool:
+    """Tell whether a loss over many rows follows from those of its parts.
+
+    So it does where the loss is a mean over rows, weighted by class or not, as torch's are. Of
+    another callable nobody knows.
+    """
+    if isinstance(loss, str):
+        return True
+    if isinstance(loss, nn.Module):
+        is_from_torch = type(loss).__module__ == nn.CrossEntropyLoss.__module__
+        return is_from_torch and getattr(loss, "reduction", None) == "mean"
+
+    if isinstance(loss, partial):
+        is_over_classes = loss.func in (F.cross_entropy, F.nll_loss) and not loss.args
+        return is_over_classes and loss.keywords.get("reduction", "mean") == "mean"
+    return getattr(loss, "__module__", "") == F.__name__
 
 
 @torch.no_grad()
-def measure_pass(
+def rows_of_pass(
     branches: Mapping[str, Branches], features: Mapping[str, LayerFeatures], targets: Targets
-) -> Measures:
-    """Measure every branch on one forward pass; NaN where no target counts."""
-    layer_means = []
-    n_targets = []
+) -> PassRows:
+    """Make rows of the features of one forward pass, in the branches' own precision."""
+    rows: PassRows = {}
     for name, layer_branches in branches.items():
-        layer_mean, n_rows = _measure_layer(layer_branches, features[name], targets)
-        layer_means.append(layer_mean)
-        n_targets.append(n_rows)
+        layer = features[name]
+        device, precision = layer_branches.summed.device, layer_branches.precision
+        rows[name] = [layer.rows(call.to(device, precision), targets) for call in layer.calls]
+    return rows
 
-    values = np.stack([mean.double().numpy() for mean in to_host(layer_means)])
-    return Measures(values[:, 0], values[:, 1], np.array(n_targets))
+
+def join_rows(passes: list[PassRows]) -> PassRows:
+    """Put the rows of several passes together, as if it had been one."""
+    joined: PassRows = {}
+    for name in passes[0]:
+        calls = zip(*(rows[name] for rows in passes), strict=True)
+        joined[name] = [
+            (torch.cat([rows for rows, _ in call]), torch.cat([targets for _, targets in call]))
+            for call in calls
+        ]
+    return joined
+
+
+@torch.no_grad()
+def measure_rows(branches: Mapping[str, Branches], rows: PassRows) -> Measures:
+    """Measure every branch; NaN where no target counts."""
+    layers = [_measure_layer(branches[name], calls) for name, calls in rows.items()]
+    losses, accuracies, n_targets, masses = zip(*layers, strict=True)
+    return Measures(np.stack(losses), np.stack(accuracies), np.array(n_targets), np.array(masses))
 
 
 def mean_of_passes(passes: list[Measures]) -> Measures:
-    """Average over passes, each weighted by how many of its targets count."""
+    """Average over passes, each weighted by what it divided by."""
     n_targets = np.stack([measures.n_targets for measures in passes])
-    weights = (n_targets / np.maximum(n_targets.sum(0), 1))[..., None]
-
-    # A pass without a target that counts at some layer is NaN there, and weighs nothing.
+    masses = np.stack([measures.mass for measures in passes])
     losses = np.stack([measures.loss for measures in passes])
     accuracies = np.stack([measures.accuracy for measures in passes])
-    is_counted = n_targets[..., None] > 0
-    nowhere = ~is_counted.any(0)
-    means = [
-        np.where(nowhere, np.nan, (np.where(is_counted, values, 0) * weights).sum(0))
-        for values in (losses, accuracies)
-    ]
-    return Measures(means[0], means[1], n_targets.sum(0))
+    return Measures(
+        _weighted_mean(losses, masses),
+        _weighted_mean(accuracies, n_targets),
+        n_targets.sum(0),
+        masses.sum(0),
+    )
+
+
+def _weighted_mean(values: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
+    """Average `(pass, layer, branch)` over passes; NaN where none has a weight."""
+    total = weights.sum(0)
+    shares = (weights / np.where(total > 0, total, 1))[..., None]
+
+    # A pass without a target that counts at some layer is NaN there, and weighs nothing.
+    is_counted = weights[..., None] > 0
+    mean = (np.where(is_counted, values, 0) * shares).sum(0)
+    return np.where(is_counted.any(0), mean, np.nan)
 
 
 def as_dataset(
@@ -116,15 +169,15 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _measure_layer(
-    branches: Branches, features: LayerFeatures, targets: Targets
-) -> tuple[Tensor, int]:
-    """Loss and accuracy `(2, branch)` of one layer, the mean over its calls; also its rows."""
+    branches: Branches, calls: list[tuple[Tensor, Tensor]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int, float]:
+    """Loss and accuracy `(branch,)` of one layer, the mean over its calls; its rows and mass."""
     measures = []
     n_rows = 0
-    for call in features.calls:
-        placed_features = call.to(branches.summed.device, branches.precision)
-        rows, row_targets = features.rows(placed_features, targets)
+    mass = 0.0
+    for rows, row_targets in calls:
         n_rows = len(rows)
+        mass = _mass(branches.settings.loss, row_targets)
 
         chunks = [
             _measure_branches(rows, row_targets, weights.to(rows), branches.settings)
@@ -132,7 +185,22 @@ def _measure_layer(
         ]
         measures.append(torch.cat(chunks, dim=1))
 
-    return torch.stack(measures).mean(0), n_rows
+    loss, accuracy = torch.stack(measures).mean(0).cpu().double().numpy()
+    return loss, accuracy, n_rows, mass
+
+
+def _mass(loss: LossName | BranchLoss, row_targets: Tensor) -> float:
+    """What a loss divides by: the number of rows, or the sum of the weights of their classes."""
+    ignored = None if isinstance(loss, str) else ignore_index_of(loss)
+    if ignored is None or row_targets.is_floating_point():
+        return float(len(row_targets))
+
+    classes = row_targets[row_targets != ignored]
+    keywords = getattr(loss, "keywords", {})
+    weight = keywords.get("weight", getattr(loss, "weight", None))
+    if weight is None:
+        return float(len(classes))
+    return float(weight.detach()[classes.to(weight.device)].cpu().double().sum())
 
 
 def _measure_branches(

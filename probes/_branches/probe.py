@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
@@ -14,8 +15,11 @@ from probes._branches.measure import (
     Measures,
     as_dataset,
     describe_settings,
+    is_mean_of_rows,
+    join_rows,
     mean_of_passes,
-    measure_pass,
+    measure_rows,
+    rows_of_pass,
 )
 from probes._branches.rows import LayerFeatures
 from probes._branches.strength import Strength, adaptive_strengths, scheduled_strength
@@ -23,14 +27,18 @@ from probes._branches.table import table_of_points
 from probes._branches.targets import Targets, check_some_count, understand_targets
 from probes._branches.unmoved import ADVICE, MovementWatch
 from probes._model.attachment_points import Point, class_axis
+from probes._model.cut_batches import cut_batches
 from probes._model.distributed import resharding, synchronise_gradients
 from probes._model.latest_features import Calls, ready_features
 from probes._model.listener import Listener
 from probes._model.never_compiled import never_compiled
+from probes._model.next_token import are_tokens_read, move_ahead
+from probes._model.pass_state import PassState
 from probes._model.without_fastpath import without_fastpath
 from probes.schedules import Adaptive
 from resonance_toolkit import (
     call_model,
+    check_no_nan,
     count_samples,
     devices_of,
     evaluating,
@@ -38,11 +46,16 @@ from resonance_toolkit import (
     leave_out_uncounted,
     logits_of,
     name_of,
+    predicts_next_token,
     preserving,
     preserving_rng,
     provenance,
     take,
+    warn_user,
 )
+
+# As many samples as `evaluate` runs together by default, where memory allows.
+_SAMPLES_PER_BATCH = 64
 
 
 class Probe(Listener):
@@ -92,9 +105,14 @@ class Probe(Listener):
         """Weights of all branches, static ones included."""
         return sum(layer.n_parameters for layer in self._by_layer().values())
 
+    @property
+    def n_tensors(self) -> int:
+        """Tensors that the weights of all branches would be, one each: branches times layers."""
+        return self.settings.n * len(self.branches)
+
     # Traced as part of a caller's compiled step it would be compiled anew at every step.
     @never_compiled
-    def loss(self, y: Tensor, *, main: Tensor | None = None) -> Tensor:
+    def loss(self, y: Tensor, *, main: Tensor | None = None, shift: bool | None = None) -> Tensor:
         """The auxiliary loss of the latest forward pass, times alpha, summed over layers.
 
         Each forward pass gives one loss; a second one raises rather than be stale.
@@ -107,9 +125,12 @@ class Probe(Listener):
         Args:
             y: Class indices `(sample,)` or `(sample, 1)`; soft or multi-hot targets `(sample,
                 class)`; or class indices of tokens `(sample, position)` or pixels `(sample,
-                height, width)`, -100 where there is none. A causal language model's are already
-                shifted: the target of a position is the token after it.
+                height, width)`, -100 where there is none. Those of a causal language model of
+                transformers are its `labels`; as in its own loss, a position's target is the label
+                after it.
             main: The main loss; for an adaptive `alpha`, and only then.
+            shift: Whether targets of tokens are moved one position ahead so. None moves those of
+                transformers' causal language models; False takes every position at its word.
 
         Returns:
             A scalar with the graph of the latest forward pass; zero if not `connected`.
@@ -119,7 +140,7 @@ class Probe(Listener):
             ValueError: If `y` does not fit, or `main` is missing or useless.
         """
         features = self._layer_features()
-        targets = self._understand_targets(features, y)
+        targets = self._understand_targets(features, y, shift)
         if isinstance(self.strength, Adaptive) != (main is not None):
             condition = "needed" if main is None else "of use only"
             raise ValueError(f"`main`: the main loss is {condition} with an adaptive alpha")
@@ -159,13 +180,14 @@ class Probe(Listener):
         return weighted_losses.sum()
 
     @never_compiled
-    def measure(self, y: Tensor) -> xr.Dataset:
+    def measure(self, y: Tensor, *, shift: bool | None = None) -> xr.Dataset:
         """Loss and accuracy of every branch on the latest forward pass; trains nothing.
 
         Args:
             y: Class indices `(sample,)`, soft or multi-hot targets `(sample, class)`, or class
                 indices of positions, as in `loss`. The loss of the pass may be taken before or
                 after.
+            shift: As in `loss`.
 
         Returns:
             Dataset with `loss (layer, branch)`, the mean per branch before alpha; `accuracy
@@ -184,14 +206,15 @@ class Probe(Listener):
             ValueError: If `y` does not fit.
         """
         features = self._layer_features(used=True)
-        targets = self._understand_targets(features, y, may_wait=True)
+        targets = self._understand_targets(features, y, shift)
 
-        measures = measure_pass(self._by_layer(), features, targets)
+        branches = self._by_layer()
+        measures = measure_rows(branches, rows_of_pass(branches, features, targets))
         return self._as_dataset("probes.Probe.measure", measures, targets, len(targets.values))
 
     @never_compiled
     def evaluate(
-        self, data: Any, *, samples: int | None = None, batch_size: int = 64, seed: int = 0
+        self, data: Any, *, samples: int | None = None, batch_size: int | None = None, seed: int = 0
     ) -> xr.Dataset:
         """Loss and accuracy of every branch over a whole dataset; trains nothing.
 
@@ -201,9 +224,11 @@ class Probe(Listener):
         Args:
             data: `(inputs, targets)`, a mapping with `labels`, a Dataset, a DataLoader or a list of
                 batches; see `resonance.take`. Targets as in `loss`; the `labels` in a mapping are
-                read as the model's own loss reads them.
+                read as the model's own loss reads them, those of tokens in a pair at their word.
             samples: How many to draw; None takes all.
-            batch_size: Samples in a batch.
+            batch_size: Samples in a batch, on which nothing depends but memory; None takes at most
+                64, as many as memory for their logits allows. A callable `loss` that is none of
+                torch's sees all rows at once: their features are kept until the end.
             seed: Decides which samples are drawn.
 
         Returns:
@@ -213,6 +238,9 @@ class Probe(Listener):
         Raises:
             RuntimeError: If the probe is detached.
             ValueError: If targets do not fit.
+
+        Warns:
+            UserWarning: If a causal language model's targets in a pair are the tokens it reads.
 
         Examples:
             >>> import probes
@@ -225,30 +253,50 @@ class Probe(Listener):
         model = self._attached_model("evaluate")
         batches = take(data, samples, seed, model=model, batch_size=batch_size)
         batches = leave_out_uncounted(batches)
+        if batch_size is None:
+            batches = cut_batches(batches, self.settings.classes, most_samples=_SAMPLES_PER_BATCH)
 
+        branches = self._by_layer()
+        is_mean = is_mean_of_rows(self.settings.loss)
         passes = []
+        kept_rows = []
         n_samples = 0
         with self._measuring(model):
             for inputs, y in batches:
                 call_model(model, inputs)
                 features = self._layer_features()
-                targets = self._understand_targets(features, y, may_wait=True)
-                passes.append(measure_pass(self._by_layer(), features, targets))
+                if n_samples == 0:
+                    self._warn_if_read(model, y)
+                targets = self._understand_targets(features, y, shift=False)
+
+                rows = rows_of_pass(branches, features, targets)
+                if is_mean:
+                    passes.append(measure_rows(branches, rows))
+                else:
+                    kept_rows.append(rows)
                 n_samples += count_samples(y)
 
-        measures = mean_of_passes(passes)
+            measures = (
+                mean_of_passes(passes) if is_mean else measure_rows(branches, join_rows(kept_rows))
+            )
+        if np.isnan(measures.loss[measures.n_targets > 0]).any():
+            check_no_nan(batches)
+
         result = self._as_dataset("probes.Probe.evaluate", measures, targets, n_samples)
         long_name = {"long_name": "targets that count"}
         return result.assign(n_targets=("layer", measures.n_targets, long_name))
 
     @never_compiled
-    def compression_error(self, x: Any, y: Tensor | None = None) -> xr.Dataset:
+    def compression_error(
+        self, x: Any, y: Tensor | None = None, *, shift: bool | None = None
+    ) -> xr.Dataset:
         """How far the closed form is from the exact static branches, on this model and input.
 
         Args:
             x: An input batch for the attached model, which is run in eval mode; a tuple holds
                 several arguments, a mapping keyword arguments.
             y: Targets; the model's own predictions if not given.
+            shift: As in `loss`; predictions are where they belong.
 
         Returns:
             Dataset with `cosine (layer, sample)` and `relative_error (layer, sample)` between the
@@ -273,7 +321,8 @@ class Probe(Listener):
         if y is None:
             logits = logits_of(output)
             y = logits.argmax(class_axis(logits))
-        targets = self._understand_targets(features, y, may_wait=True)
+            shift = False
+        targets = self._understand_targets(features, y, shift)
         return compression_error(self._by_layer(), features, targets, model)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -321,13 +370,21 @@ class Probe(Listener):
         """What the latest pass has left, or a refusal; `used`: also after its loss."""
         calls = ready_features(self._capture, self.layers, self.calls, used=used, depth=1)
         return {
-            name: LayerFeatures(name, calls[name], pool, self._capture.counts.get(name))
+            name: LayerFeatures(
+                name,
+                calls[name],
+                pool,
+                self._capture.counts.get(name),
+                is_of_encoder=name in self._capture.encoder_layers,
+            )
             for name, pool in self.pools.items()
         }
 
     def _understand_targets(
-        self, features: dict[str, LayerFeatures], y: Any, *, may_wait: bool = False
+        self, features: dict[str, LayerFeatures], y: Any, shift: bool | None
     ) -> Targets:
+        is_training = self._capture.state is PassState.READY and self._capture.grad
+        y = move_ahead(y, self._root(), self._capture.input_ids, shift, "y")
         token_counts = [layer.n_tokens for layer in features.values()]
         targets = understand_targets(
             y,
@@ -335,7 +392,7 @@ class Probe(Listener):
             self.settings.classes,
             loss=self.settings.loss,
             token_counts=token_counts,
-            may_wait=may_wait,
+            may_wait=self.step == 0 or not is_training,
         )
 
         for layer in features.values():
@@ -384,6 +441,7 @@ class Probe(Listener):
             self._root(),
             n_samples=n_samples,
             targets=targets.meaning(self.settings.loss),
+            layers_reason=self.reason or "named in the call",
             **describe_settings(self.settings),
         )
         return as_dataset(
@@ -436,6 +494,15 @@ class Probe(Listener):
         elif self._watch.finds_unmoved(self.parameters(), model.parameters()):
             # The user's line is three calls up, as `loss` is wrapped by `torch.compiler.disable`.
             warnings.warn(ADVICE, stacklevel=4)
+
+    def _warn_if_read(self, model: nn.Module, y: Any) -> None:
+        ids = self._capture.input_ids
+        if isinstance(y, Tensor) and predicts_next_token(model) and are_tokens_read(y, ids):
+            warn_user(
+                "`data`: the targets are the tokens read, but the model is to say the next ones; "
+                "in a pair every target is taken at its word: give the labels in a mapping, "
+                "{'input_ids': ..., 'labels': ...}, to have them one position ahead"
+            )
 
     def _by_layer(self) -> dict[str, Branches]:
         by_layer: dict[str, Any] = {name: self.branches[_module_key(name)] for name in self.layers}

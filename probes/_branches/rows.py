@@ -5,6 +5,7 @@ Targets of positions are met position by position; a feature map takes the targe
 positions.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,13 +22,15 @@ class LayerFeatures:
     """What a pass has left of one layer: a tensor for each of its calls that counts.
 
     `calls` are `(sample, width)` or `(sample, ..., width)`, as `pool` keeps them. `counts (sample,
-    position)` is False where a position is padding; None if nothing says so.
+    position)` is False where a position is padding; None if nothing says so. `is_of_encoder`: its
+    positions are not those of the model's output, which targets of positions are of.
     """
 
     name: str
     calls: list[Tensor]
     pool: Pool
     counts: Tensor | None
+    is_of_encoder: bool = False
 
     @property
     def n_tokens(self) -> int | None:
@@ -48,9 +51,12 @@ class LayerFeatures:
             raise RuntimeError(f"layer {self.name!r} gave {lengths} rows for {n_samples} samples")
 
         if targets.kind == "positions":
+            if self.is_of_encoder and self.pool.custom is None:
+                raise ValueError(_not_of_the_output(self.name))
             for features in self.calls:
-                target_grid = tuple(targets.values.shape[1:])
-                _check_grid(self.name, tuple(features.shape[1:-1]), target_grid, self.pool)
+                target_grid = targets.values.shape[1:]
+                grid = _grid_of(features, target_grid, self.pool)
+                _check_grid(self.name, grid, tuple(target_grid), self.pool)
 
     def rows(self, features: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
         """Make features `(row, width)` of one call, and a target for each row, on their device.
@@ -60,7 +66,8 @@ class LayerFeatures:
             targets: Some that fit.
         """
         if targets.kind == "positions":
-            nearest = _nearest_targets(targets.values.to(features.device), features.shape[1:-1])
+            grid = _grid_of(features, targets.values.shape[1:], self.pool)
+            nearest = _nearest_targets(targets.values.to(features.device), torch.Size(grid))
             return _select(features.flatten(0, -2), nearest.flatten(), nearest != IGNORED_TARGET)
 
         values = targets.values.to(features.device)
@@ -76,6 +83,15 @@ class LayerFeatures:
         if self.counts is None:
             return rows, row_targets
         return _select(rows, row_targets, self.counts)
+
+
+def _not_of_the_output(layer: str) -> str:
+    return (
+        f"`y` at layer {layer!r}: targets of positions are of what the model writes, this layer "
+        "runs on what it reads; choose layers of its decoder (those chosen where `layers` is left "
+        "out), or, if the targets are of the encoder's positions, a callable `pool` such as "
+        "lambda x: x"
+    )
 
 
 def _check_grid(
@@ -101,6 +117,25 @@ def _check_grid(
             "windows?); choose another, or a callable `pool` that leaves out what has no target, "
             "such as lambda x: x[:, 1:]"
         )
+
+
+def _grid_of(features: Tensor, target_grid: torch.Size, pool: Pool) -> tuple[int, ...]:
+    """Return the axes of positions of captured features, tokens of a map unfolded.
+
+    Segmenters built of attention (SegFormer) flatten their maps row by row: tokens that are as many
+    as a map of the targets' own proportions has are such a map.
+    """
+    grid = tuple(features.shape[1:-1])
+    is_sequence = len(grid) == 1 and pool.channel != 1 and pool.kind in ("mean", "spatial")
+    if not is_sequence or len(target_grid) != 2:
+        return grid
+
+    height, width = target_grid
+    divisor = math.gcd(height, width)
+    rows, columns = height // divisor, width // divisor
+    factor = math.isqrt(grid[0] // (rows * columns))
+    is_proportional = factor > 0 and factor**2 * rows * columns == grid[0]
+    return (factor * rows, factor * columns) if is_proportional else grid
 
 
 def _is_map(grid: tuple[int, ...], pool: Pool) -> bool:

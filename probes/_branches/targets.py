@@ -48,8 +48,7 @@ def understand_targets(
         n_classes: Classes of the branches.
         loss: Of the branches: a name, or a callable, which may make of numbers what it likes.
         token_counts: How many positions those layers have whose pooling waits for the targets.
-        may_wait: Look at values on an accelerator, too: a training step does not, a measurement
-            may.
+        may_wait: Whether values on an accelerator may be looked at, which waits for it.
 
     Raises:
         TypeError: If they are no tensor.
@@ -62,24 +61,28 @@ def understand_targets(
     if n_samples == 0 and y.shape[:1] == (0,):
         raise ValueError("`y`: expected at least one sample, got an empty batch")
 
+    has_values = can_look_at(y, may_wait=may_wait)
     is_whole = not y.is_floating_point() and not y.is_complex()
     is_column = y.shape == (n_samples, 1) and n_classes > 1
     if is_whole and is_column:
         y = y[:, 0]
-    visible = y.cpu() if may_wait else y
 
     if is_whole and y.shape == (n_samples,):
-        _check_indices(visible, n_classes, may_be_ignored=False)
+        if has_values:
+            _check_indices(y, n_classes, may_be_ignored=False)
         return Targets("classes", y.long())
 
     if y.shape == (n_samples, n_classes) and not (
-        is_whole and _are_of_positions(visible, n_classes in token_counts, loss)
+        is_whole and _are_of_positions(y, n_classes in token_counts, loss, has_values=has_values)
     ):
-        _check_numbers(visible, loss)
+        # A callable may make what it likes of numbers, and of NaN.
+        if has_values and isinstance(loss, str):
+            _check_numbers(y, loss)
         return Targets("numbers", y)
 
     if is_whole and y.dim() > 1 and len(y) == n_samples:
-        _check_indices(visible, n_classes, may_be_ignored=True)
+        if has_values:
+            _check_indices(y, n_classes, may_be_ignored=True)
         return Targets("positions", y.long())
 
     raise ValueError(_unfit(y, n_samples, n_classes, is_whole=is_whole))
@@ -105,13 +108,13 @@ def as_distribution(targets: Tensor, n_classes: int, dtype: torch.dtype) -> Tens
     return (targets[:, None] == classes).to(dtype)
 
 
-def _are_of_positions(y: Tensor, are_as_many_tokens: bool, loss: Any) -> bool:
+def _are_of_positions(y: Tensor, are_as_many_tokens: bool, loss: Any, *, has_values: bool) -> bool:
     """Tell whether whole numbers `(sample, class)` are rather of as many positions.
 
     Raises:
         ValueError: If they could be either.
     """
-    if not can_look_at(y) or not (are_as_many_tokens or isinstance(loss, str)):
+    if not has_values or not (are_as_many_tokens or isinstance(loss, str)):
         return are_as_many_tokens
     if not bool(((y == 0) | (y == 1)).all()):
         return True
@@ -125,9 +128,6 @@ def _are_of_positions(y: Tensor, are_as_many_tokens: bool, loss: Any) -> bool:
 
 
 def _check_indices(y: Tensor, n_classes: int, *, may_be_ignored: bool) -> None:
-    if not can_look_at(y):
-        return
-
     counted = y[y != IGNORED_TARGET] if may_be_ignored else y
     if not counted.numel():
         raise ValueError(f"`y`: expected a target that counts, all are {IGNORED_TARGET}")
@@ -141,10 +141,6 @@ def _check_indices(y: Tensor, n_classes: int, *, may_be_ignored: bool) -> None:
 
 
 def _check_numbers(y: Tensor, loss: Any) -> None:
-    # A callable may make what it likes of numbers, and of NaN.
-    if not can_look_at(y) or not isinstance(loss, str):
-        return
-
     # Through `amin` and `amax`, which pass NaN on.
     low, high = float(y.amin()), float(y.amax())
     if low != low:
@@ -165,10 +161,17 @@ def _unfit(y: Tensor, n_samples: int, n_classes: int, *, is_whole: bool) -> str:
     )
 
 
-def can_look_at(y: Tensor) -> bool:
+def can_look_at(y: Tensor, *, may_wait: bool = False) -> bool:
     """Tell whether values are at hand.
 
-    On an accelerator a look would wait for the device at every step, and an index out of range
-    fails there by itself; under vmap there are no values to look at.
+    On an accelerator a look waits for the device: worth it for the first loss, in which what is
+    wrong with targets mostly shows, and for a measurement, not at every step. While a graph is
+    recorded there it is forbidden; under vmap there are no values to look at.
     """
-    return y.device.type == "cpu" and torch._C._functorch.peek_interpreter_stack() is None
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if y.device.type == "cpu":
+        return True
+
+    is_recording = y.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return may_wait and y.device.type != "meta" and not is_recording

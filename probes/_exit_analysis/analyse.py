@@ -17,7 +17,7 @@ from resonance_toolkit import check_whole, provenance
 def exits(
     model: nn.Module,
     data: Any,
-    layers: str | Sequence[str],
+    layers: str | Sequence[str] | None = None,
     *,
     thresholds: ArrayLike = DEFAULT_THRESHOLDS,
     head: Literal["model"] | Callable[[Tensor], Tensor] | Exits = "model",
@@ -39,7 +39,9 @@ def exits(
             knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
             right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
             token)`; -100 does not count. Batches of texts may differ in length.
-        layers: Names or patterns in forward order, the model's last layer last.
+        layers: Names or patterns in forward order, the model's last layer last. None takes those of
+            the `Exits` in `head`, else the model's repeated blocks, of an encoder-decoder the
+            decoder's; see `resonance.find_blocks`, whose reason is the attribute `layers_reason`.
         thresholds: Least confidences to leave, shape `(threshold,)`.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
             was trained with.

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
 from probes._exit_analysis.exit_heads import ExitHeads, HeadFunction
@@ -27,11 +26,10 @@ from probes._exit_analysis.token_statistics import (
 from probes._exit_training.forward_trace import first_argument
 from probes._exit_training.model_head import is_same
 from probes._exit_training.targets import check_exit_targets, exit_logits
+from probes._model.cut_batches import cut_batches
 from resonance_toolkit import IGNORED_TARGET, Batches, call_model, first_tensor
 
-# By default a batch is as large as both allow; so many logits of the model itself are 64 MB in
-# float32.
-_LOGITS_PER_BATCH = 2**24
+# In a batch, by default, as far as memory for the model's logits allows.
 _SAMPLES_PER_BATCH = 256
 
 
@@ -72,7 +70,8 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
     by_token = heads.work_by_token()
 
     records = _empty_records(len(layers), _count_tokens(pieces))
-    batches = _cut_batches(pieces, heads, batch_size)
+    n_classes = heads.forward_trace.logits.shape[-1]
+    batches = cut_batches(pieces, n_classes, most_samples=_SAMPLES_PER_BATCH, batch_size=batch_size)
     n_recorded = 0
 
     with ExitStack() as stack:
@@ -101,15 +100,6 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
     return records
 
 
-def slice_samples(inputs: Any, start: int, stop: int) -> Any:
-    """Return some samples of inputs, however nested; what has no samples stays as it is."""
-
-    def slice_leaf(leaf: Any) -> Any:
-        return leaf[start:stop] if isinstance(leaf, Tensor) and leaf.dim() else leaf
-
-    return tree_map(slice_leaf, inputs)
-
-
 def _count_tokens(pieces: Batches) -> int:
     for _, targets in pieces:
         if not isinstance(targets, Tensor):
@@ -120,19 +110,6 @@ def _count_tokens(pieces: Batches) -> int:
         if targets.is_floating_point():
             raise ValueError("`data`: expected class indices as targets, got floating numbers")
     return sum(int((targets != IGNORED_TARGET).sum()) for _, targets in pieces)
-
-
-def _cut_batches(pieces: Batches, heads: ExitHeads, batch_size: int | None) -> Batches:
-    """Cut the pieces into batches that are run together; these are views, not copies."""
-    n_classes = heads.forward_trace.logits.shape[-1]
-    batches = []
-    for inputs, targets in pieces:
-        logits_per_sample = max(1, targets[0].numel() * n_classes)
-        step = batch_size or max(1, min(_SAMPLES_PER_BATCH, _LOGITS_PER_BATCH // logits_per_sample))
-        for start in range(0, len(targets), step):
-            stop = start + step
-            batches.append((slice_samples(inputs, start, stop), targets[start:stop]))
-    return batches
 
 
 def _empty_records(n_layers: int, n_tokens: int) -> TokenRecords:

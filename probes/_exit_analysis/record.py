@@ -13,15 +13,18 @@ from probes._exit_analysis.exit_heads import (
     count_head_flops,
     resolve_exit_heads,
 )
-from probes._exit_analysis.one_pass import TokenRecords, run_exits, slice_samples
+from probes._exit_analysis.one_pass import TokenRecords, run_exits
 from probes._exit_analysis.token_statistics import MEASURES
 from probes._exit_training.forward_trace import ForwardTrace, name_layers, trace_forward
 from probes._exit_training.losses import Exits
 from probes._exit_training.reports import layer_coordinate
 from probes._exit_training.resolve_heads import NormOption
+from probes._exit_training.targets import as_class_indices
 from probes._model.check_model import check_model
+from probes._model.cut_batches import slice_samples
 from probes._model.distributed import resharding
 from resonance_toolkit import (
+    check_no_nan,
     check_whole,
     evaluating,
     is_sharded,
@@ -36,7 +39,7 @@ from resonance_toolkit import (
 def record_exits(
     model: nn.Module,
     data: Any,
-    layers: str | Sequence[str],
+    layers: str | Sequence[str] | None = None,
     *,
     head: Literal["model"] | HeadFunction | Exits = "model",
     norm: NormOption = "auto",
@@ -58,7 +61,9 @@ def record_exits(
             knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
             right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
             token)`; -100 does not count. Batches of texts may differ in length.
-        layers: Names or patterns in forward order, the model's last layer last.
+        layers: Names or patterns in forward order, the model's last layer last. None takes those of
+            the `Exits` in `head`, else the model's repeated blocks, of an encoder-decoder the
+            decoder's; see `resonance.find_blocks`, whose reason is the attribute `layers_reason`.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
             was trained with.
         norm: `"auto"`: what the model itself puts between its last layer and its head; None:
@@ -94,7 +99,10 @@ def record_exits(
     check_model(model)
     if batch_size is not None:
         batch_size = check_whole("batch_size", batch_size)
-    layer_names = name_layers(model, layers)
+    if layers is None and isinstance(head, Exits):
+        layer_names, reason = head.layers, head.reason
+    else:
+        layer_names, reason = name_layers(model, layers)
     if len(layer_names) < 2:
         raise ValueError(
             f"`layers`: expected an exit and the last layer at least, got {layer_names}"
@@ -108,6 +116,9 @@ def record_exits(
     root = unwrap(model)
     forward_trace = trace_forward(root, layer_names, first_sample)
     _check_samples_first(forward_trace)
+    if bool(forward_trace.logits.isnan().any()):
+        check_no_nan(pieces)  # no head could be proved to be the model's own
+    pieces = [(x, as_class_indices(y, forward_trace.logits)) for x, y in pieces]
     if depths is None:
         relative_depths = forward_trace.relative_depths()
     else:
@@ -119,7 +130,13 @@ def record_exits(
     values = not is_sharded(root)
     with preserving(model, values=values), evaluating(model), resharding(root):
         head_flops = count_head_flops(heads)
-        records = run_exits(heads, pieces, batch_size)
+        try:
+            records = run_exits(heads, pieces, batch_size)
+        except ValueError:
+            check_no_nan(pieces)  # the likelier cause of a head that does not fit
+            raise
+    if np.isnan(records.loss).any():
+        check_no_nan(pieces)
 
     dataset = _as_dataset(records, heads, head_flops, relative_depths)
     return dataset.assign_attrs(
@@ -127,6 +144,7 @@ def record_exits(
             "probes.record_exits",
             model,
             head=head_description,
+            layers_reason=reason or "named in the call",
             loss="cross_entropy",
             classes=forward_trace.logits.shape[-1],
             n_samples=sum(len(targets) for _, targets in pieces),

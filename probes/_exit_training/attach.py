@@ -13,7 +13,7 @@ from resonance_toolkit import unwrap
 
 def attach_exits(
     model: nn.Module,
-    layers: str | Sequence[str],
+    layers: str | Sequence[str] | None = None,
     *,
     weights: Weights = "deep_supervision",
     head: HeadOption = "model",
@@ -40,7 +40,9 @@ def attach_exits(
             token, class)`, alone, first in a tuple, or as `.logits`. Compiled and data-parallel
             wrappers are looked through. It is run once, in eval mode, on `sample`.
         layers: Names or shell patterns in forward order, the model's last layer last, such as
-            `"blocks.*"` or `["transformer.h.3", "transformer.h.11"]`.
+            `"blocks.*"` or `["transformer.h.3", "transformer.h.11"]`. None takes the model's
+            repeated blocks, of an encoder-decoder the decoder's; see `resonance.find_blocks`, whose
+            reason is part of what the exits print.
         weights: One number (or schedule `f(step) -> float`) per layer; `"standard"`,
             `"deep_supervision"` or `"auxiliary"`; or a weighting such as
             `probes.weightings.asymmetric(0.7)`. Schedules count losses: give them the run's length.
@@ -76,7 +78,7 @@ def attach_exits(
         >>> exits.detach()
     """
     check_model(model)
-    layer_names = name_layers(model, layers)
+    layer_names, reason = name_layers(model, layers)
     weighting = resolve_weights(weights, layer_names)
 
     root = unwrap(model)
@@ -88,7 +90,9 @@ def attach_exits(
         name: _exit_of_parameter(name, forward_trace, shared_modules)
         for name, _ in root.named_parameters()
     }
-    return Exits(root, points, layer_names[-1], weighting, segments, own_heads)
+    exits = Exits(root, points, layer_names[-1], weighting, segments, own_heads)
+    exits.reason = reason
+    return exits
 
 
 def _exit_of_parameter(parameter: str, forward_trace: ForwardTrace, shared: set[str]) -> int:

@@ -26,6 +26,7 @@ class ExitCapture(Capture):
         self.features = {}
         self.edges = {}
         self.output = None
+        self.input_ids = None
         self.state = PassState.USED
 
     def logits(self) -> Tensor:

@@ -28,14 +28,17 @@ from probes._exit_training.targets import exit_logits
 from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
+from probes._model.sequences import without_encoder
 from resonance_toolkit import (
     call_model,
     device_of,
     evaluating,
+    find_blocks,
     find_layers,
     first_tensor,
     is_sharded,
     preserving,
+    unwrap,
 )
 
 _GUESSED_TOKENS = 8  # few, so that the pass is cheap; enough to tell positions apart
@@ -100,14 +103,23 @@ class ForwardTrace:
         return [(siblings.index(name) + 1) / len(siblings) for name in self.layers]
 
 
-def name_layers(model: nn.Module, layers: str | Sequence[str]) -> list[str]:
-    """List the layers that names and patterns mean, in the order in which the user wrote them."""
+def name_layers(
+    model: nn.Module, layers: str | Sequence[str] | None
+) -> tuple[list[str], str | None]:
+    """List the layers that names and patterns mean, in the order in which the user wrote them.
+
+    None means the model's repeated blocks, of an encoder-decoder the decoder's; then a reason is
+    given, too.
+    """
+    if layers is None:
+        blocks = without_encoder(find_blocks(model), unwrap(model))
+        return list(blocks), blocks.reason
     patterns = [layers] if isinstance(layers, str) else layers
 
     # All patterns at once tell a module with two names once; one by one they keep the order.
     distinct = find_layers(model, patterns)
     ordered = {name: None for pattern in patterns for name in find_layers(model, pattern)}
-    return [name for name in ordered if name in distinct]
+    return [name for name in ordered if name in distinct], None
 
 
 def trace_forward(root: nn.Module, layers: list[str], sample: Any) -> ForwardTrace:

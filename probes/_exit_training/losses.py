@@ -21,11 +21,12 @@ from probes._exit_training.reports import (
     parameter_groups,
     summarise_exits,
 )
-from probes._exit_training.targets import check_exit_targets, mean_cross_entropy
+from probes._exit_training.targets import as_class_indices, check_exit_targets, mean_cross_entropy
 from probes._exit_training.weights import weights_at
 from probes._model.distributed import synchronise_gradients
 from probes._model.latest_features import ready_features
 from probes._model.listener import Listener
+from probes._model.next_token import move_ahead
 from probes._model.pooling import Pool
 from probes.weightings import Weighting
 
@@ -42,6 +43,7 @@ class Exits(Listener):
     """
 
     _capture: ExitCapture
+    reason: str | None = None  # why these layers, if nobody named them
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Exits(Listener):
         values = weights_at(self.weighting, self.layers, self.step)
         return dict(zip(self.layers, values, strict=True))
 
-    def loss(self, targets: Tensor) -> Tensor:
+    def loss(self, targets: Tensor, *, shift: bool | None = None) -> Tensor:
         """The weighted sum of all layers' mean cross-entropies on the latest forward pass.
 
         The model's own loss is part of the sum, with the last weight: this is the whole training
@@ -86,8 +88,11 @@ class Exits(Listener):
         Args:
             targets: The right class for every place of the model's logits, -100 where there is
                 none: `(sample,)`, or soft `(sample, class)`, for a classifier; `(sample, token)`
-                for a language model, so already shifted: with `ids (sample, token)` the model is
-                given `ids[:, :-1]`, and the targets are `ids[:, 1:]`.
+                for a language model. Those of a causal language model of transformers are its
+                `labels`; as in its own loss, a position's target is the label after it.
+            shift: Whether targets of tokens are moved one position ahead so. None moves those of
+                transformers' causal language models; False takes every position at its word: a
+                model given `ids[:, :-1]` has the targets `ids[:, 1:]`.
 
         Returns:
             A scalar with the graph of the latest forward pass.
@@ -104,6 +109,9 @@ class Exits(Listener):
             if len(outputs) > 1:
                 raise RuntimeError(f"layer {name!r} ran {len(outputs)} times in one forward pass")
         logits = self._capture.logits()
+        ids = self._capture.input_ids
+        targets = as_class_indices(targets, logits)
+        targets = move_ahead(targets, self._root(), ids, shift, "targets")
         check_exit_targets(targets, logits)
 
         synchronise_gradients(self.parameters())
@@ -182,7 +190,10 @@ class Exits(Listener):
         status = "attached" if self.attached else "detached"
         has_own_heads = len(self.heads) > 0
         table = summarise_exits(self.points, self.weights, has_own_heads=has_own_heads)
-        return f"Exits(step={self.step}, {status})\n{table}"
+        heading = f"Exits(step={self.step}, {status})"
+        if self.reason is not None:
+            heading = f"{heading}\nlayers found: {self.reason}"
+        return f"{heading}\n{table}"
 
     def logits(self, name: str, hidden: Tensor, *, root: nn.Module | None = None) -> Tensor:
         """The logits of an early exit.

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from resonance_toolkit import IGNORED_TARGET, dtype_name, logits_of
 
+# How far the sum of a soft label may be from one: half precision has three digits.
+_ROUNDING = 0.01
+
 
 def exit_logits(output: Any) -> Tensor:
     """Find the logits in a model's output, and refuse those that exits cannot use.
@@ -26,6 +29,26 @@ def exit_logits(output: Any) -> Tensor:
             f"{tuple(logits.shape)} of {dtype_name(logits.dtype)}"
         )
     return logits
+
+
+def as_class_indices(targets: Any, logits: Tensor) -> Any:
+    """Return a column of class indices, or whole one-hot rows, of a classifier as `(sample,)`.
+
+    All else stays as it is.
+    """
+    is_whole = isinstance(targets, Tensor) and not targets.is_floating_point()
+    if not is_whole or logits.dim() != 2 or targets.dim() != 2:
+        return targets
+
+    n_classes = logits.shape[1]
+    if n_classes > 1 and targets.shape[1] == 1:
+        return targets[:, 0]
+    if targets.shape[1] != n_classes:
+        return targets
+
+    rows = targets.long()
+    is_one_hot = ((rows == 0) | (rows == 1)).all() & (rows.sum(1) == 1).all()
+    return rows.argmax(1) if bool(is_one_hot) else targets
 
 
 def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
@@ -54,8 +77,26 @@ def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
         raise ValueError("`targets`: expected at least one, got an empty batch")
 
     # On an accelerator a look at the values would wait for the device at every step.
-    if not is_soft and targets.device.type == "cpu":
+    if targets.device.type != "cpu":
+        return
+    if is_soft:
+        _check_distributions(targets)
+    else:
         _check_class_indices(targets, n_classes)
+
+
+def _check_distributions(targets: Tensor) -> None:
+    # Through `amin` and `amax`, which pass NaN on.
+    low, high = float(targets.amin()), float(targets.amax())
+    sums = targets.float().sum(1)
+    error = float((sums - 1).abs().max())
+    if low >= 0 and error < _ROUNDING:
+        return
+
+    got = "NaN" if low != low else f"{low:.4g} to {high:.4g}, with sums off by {error:.2g}"
+    raise ValueError(
+        f"`targets`: expected soft labels whose rows sum to one, got {got}; logits are no labels"
+    )
 
 
 def _check_class_indices(targets: Tensor, n_classes: int) -> None:

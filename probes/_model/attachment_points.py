@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from probes._model.dry_run import ForwardRecord, dry_run
 from probes._model.pooling import LayerOutput, Pool, Pooling, resolve_pool
+from probes._model.sequences import keep_blocks, without_encoder
 from resonance_toolkit import Blocks, logits_of
 
 
@@ -24,12 +25,13 @@ class Point:
 
 def find_attachment_points(
     root: nn.Module, layers: dict[str, nn.Module], pool: Pooling, sample: Any, classes: int | None
-) -> tuple[dict[str, Point], int]:
-    """Find every layer's pooling and width, and the number of classes.
+) -> tuple[dict[str, Point], int, str | None]:
+    """Find every layer's pooling and width, the number of classes, and the reason for the layers.
 
     Args:
         root: The model, without wrappers.
-        layers: Modules by name; of `Blocks`, those that cannot be probed are left out.
+        layers: Modules by name; of `Blocks`, which have a reason, those that cannot be probed are
+            left out, and, where the output has positions, those with others.
         pool: How their outputs become features.
         sample: An input batch; None tries those that models of this kind usually take.
         classes: The number of classes; None takes the width of the model's output: the last axis
@@ -43,6 +45,8 @@ def find_attachment_points(
     points = {}
     first_refusal: ValueError | None = None
     has_positions = _has_positions(record.output)
+    if isinstance(layers, Blocks) and has_positions:
+        layers = _with_positions_of_the_output(layers, root, record)
     for name, module in layers.items():
         try:
             points[name] = _make_point(name, module, record, pool, root, may_wait=has_positions)
@@ -56,7 +60,32 @@ def find_attachment_points(
         raise first_refusal
 
     n_classes = classes if classes is not None else _count_classes(root, record.output)
-    return points, n_classes
+    reason = _explain(layers, list(points)) if isinstance(layers, Blocks) else None
+    return points, n_classes, reason
+
+
+def _with_positions_of_the_output(blocks: Blocks, root: nn.Module, record: ForwardRecord) -> Blocks:
+    """Leave out blocks whose tokens are not those of the output, if there are others."""
+    blocks = without_encoder(blocks, root)
+    logits = logits_of(record.output)
+    if logits.dim() != 3:
+        return blocks
+
+    n_tokens = logits.shape[1]
+    outputs = {name: record.layer_outputs.get(name) for name in blocks}
+    fitting = [
+        name
+        for name, output in outputs.items()
+        if output is None or output.dim() != 3 or output.shape[1] == n_tokens
+    ]
+    return keep_blocks(blocks, fitting, "whose positions are those of the output")
+
+
+def _explain(blocks: Blocks, layers: list[str]) -> str:
+    missing = [name for name in blocks if name not in layers]
+    if not missing:
+        return blocks.reason
+    return f"{blocks.reason}; not {', '.join(missing)}, which cannot be probed"
 
 
 def _make_point(

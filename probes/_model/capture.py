@@ -6,7 +6,6 @@ whether to capture, `_LayerHook` after each attachment point keeps its pooled ou
 which the probe owns.
 """
 
-import inspect
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,12 +18,16 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from probes._model.next_token import token_ids_of
 from probes._model.pass_state import PassState
 from probes._model.pooling import Pool
+from probes._model.sequences import (
+    forward_parameters,
+    has_two_sequences,
+    is_of_encoder,
+    mask_of,
+)
 from resonance_toolkit import first_tensor, positions_that_count
-
-# Arguments that only models with a decoder beside an encoder have: transformers', and torch's own.
-_DECODER_INPUTS = frozenset({"decoder_input_ids", "decoder_inputs_embeds", "tgt"})
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Capture:
     grad: bool = False  # whether the pass began with gradients enabled
     reentrant: bool = False  # whether a layer then ran without them
     nested_layer: str = ""  # a layer that yielded a nested tensor
+    flat_layer: str = ""  # one that yielded fewer axes than it is pooled over
 
     features: dict[str, list[Tensor]] = field(default_factory=dict)
     edges: dict[str, list[GradientEdge]] = field(default_factory=dict)
@@ -47,6 +51,12 @@ class Capture:
     call_counts: Tensor | None = None
     decoder_counts: Tensor | None = None
     counts: dict[str, Tensor] = field(default_factory=dict)
+
+    # The tokens that the model read, which tell whether targets are those of the next position.
+    input_ids: Tensor | None = None
+
+    # Layers whose positions are not those of the model's output.
+    encoder_layers: frozenset[str] = frozenset()
 
     strengths: dict[str, Any] = field(default_factory=dict)  # those of the latest loss
 
@@ -69,12 +79,12 @@ def hook_into(
         root.register_forward_pre_hook(_OpeningHook(capture, root), prepend=True, with_kwargs=True),
         root.register_forward_hook(_ClosingHook(capture, root)),
     ]
-    has_two_sequences = not _DECODER_INPUTS.isdisjoint(_forward_parameters(root))
     for name, (module, pool) in points.items():
-        in_decoder = has_two_sequences and "decoder" in name.split(".")
-        layer_hook = _LayerHook(capture, module, name, pool, in_decoder=in_decoder)
+        layer_hook = _LayerHook(capture, module, name, pool, mask=mask_of(name, root))
         handles.append(module.register_forward_hook(layer_hook))
 
+    if has_two_sequences(root):
+        capture.encoder_layers = frozenset(name for name in points if is_of_encoder(name))
     capture.state = PassState.NO_PASS
     return handles
 
@@ -124,7 +134,7 @@ class _OpeningHook(Hook):
 
     def __init__(self, capture: Capture, module: nn.Module) -> None:
         super().__init__(capture, module)
-        self.parameter_names = _forward_parameters(module)
+        self.parameter_names = forward_parameters(module)
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         capture = self.listener(module)
@@ -137,8 +147,10 @@ class _OpeningHook(Hook):
         capture.counts = {}
         capture.call_counts = None
         capture.decoder_counts = None
+        capture.input_ids = None
         capture.reentrant = False
         capture.nested_layer = ""
+        capture.flat_layer = ""
         capture.grad = torch.is_grad_enabled()
 
         if capture.listening or (module.training and capture.grad):
@@ -151,6 +163,7 @@ class _OpeningHook(Hook):
         if capture.state is PassState.RUNNING:
             # A mask may also come by position, as in bert(ids, mask).
             inputs = dict(zip(self.parameter_names, args, strict=False)) | kwargs
+            capture.input_ids = token_ids_of(inputs)
             capture.call_counts = positions_that_count(inputs)
             capture.decoder_counts = positions_that_count(inputs, of_decoder=True)
 
@@ -168,12 +181,12 @@ class _LayerHook(Hook):
     """After a layer's forward: pool its output and keep that."""
 
     def __init__(
-        self, capture: Capture, module: nn.Module, name: str, pool: Pool, *, in_decoder: bool
+        self, capture: Capture, module: nn.Module, name: str, pool: Pool, *, mask: str
     ) -> None:
         super().__init__(capture, module)
         self.name = name
         self.pool = pool
-        self.in_decoder = in_decoder
+        self.mask = mask
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         capture = self.listener(module)
@@ -193,8 +206,12 @@ class _LayerHook(Hook):
             capture.nested_layer = self.name
             return
 
-        call_counts = capture.decoder_counts if self.in_decoder else capture.call_counts
-        counts = self.pool.counts_at(x, call_counts)
+        if not self.pool.fits(x):
+            capture.flat_layer = self.name
+            return
+
+        masks = {"model": capture.call_counts, "decoder": capture.decoder_counts}
+        counts = self.pool.counts_at(x, masks.get(self.mask))
         if counts is not None:
             capture.counts[self.name] = counts
 
@@ -207,10 +224,3 @@ class _LayerHook(Hook):
 
 def _inert_hook(*_: Any) -> None:
     """Do nothing: what a hook becomes in a copy of the model."""
-
-
-def _forward_parameters(module: nn.Module) -> list[str]:
-    try:
-        return list(inspect.signature(module.forward).parameters)
-    except (TypeError, ValueError):  # what is not written in Python may have no signature
-        return []

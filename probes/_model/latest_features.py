@@ -78,6 +78,13 @@ def _check_pass(capture: Capture, *, used: bool) -> None:
             "eval mode nn.TransformerEncoder makes them), or attach with a callable `pool`"
         )
 
+    if capture.flat_layer:
+        raise RuntimeError(
+            f"layer {capture.flat_layer!r} gave no axis of positions, which it had when it was "
+            "attached to (a packed sequence?): choose a layer behind the unpacking, or attach with "
+            "a callable `pool`"
+        )
+
     accepted_states = (PassState.READY, PassState.USED) if used else (PassState.READY,)
     if capture.state not in accepted_states:
         raise RuntimeError(capture.state.refusal)

@@ -35,6 +35,11 @@ class Pool:
     custom: CustomPool | None = None
     waits_for_targets: bool = False
 
+    def fits(self, x: Tensor) -> bool:
+        """Tell whether an output has positions, if any are needed."""
+        needs_positions = self.kind in ("cls", "mean", "spatial")
+        return x.dim() > max(2, self.channel) if needs_positions else True
+
     def __call__(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
         """Pool a layer's output; `counts (sample, position)` is False where it is padding."""
         # Anything that would alias the layer's output is cloned: a later in-place operation, such

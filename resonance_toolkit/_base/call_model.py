@@ -36,7 +36,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
             return model(*inputs)
         return model(inputs)
     except RuntimeError as error:
-        sentence = _dtype_sentence(model, inputs)
+        sentence = _dtype_sentence(model, inputs, str(error))
         if sentence is None:
             raise
         raise ValueError(f"{sentence} ({error})") from error
@@ -78,7 +78,7 @@ def _arguments_sentence(model: nn.Module, inputs: Any) -> str | None:
     return None
 
 
-def _dtype_sentence(model: nn.Module, inputs: Any) -> str | None:
+def _dtype_sentence(model: nn.Module, inputs: Any, error: str) -> str | None:
     """Say which dtypes do not meet; None if that is not what went wrong."""
     tensor = first_tensor(inputs)
     weight = next((p for p in model.parameters() if p.is_floating_point()), None)
@@ -86,7 +86,8 @@ def _dtype_sentence(model: nn.Module, inputs: Any) -> str | None:
         return None
 
     # Whole numbers may be tokens: only bytes are what images come in.
-    is_image = not tensor.is_floating_point() and tensor.dim() >= 3 and tensor.itemsize == 1
+    is_byte = not tensor.is_floating_point() and tensor.itemsize == 1
+    is_image = is_byte and (tensor.dim() >= 3 or "same dtype" in error)
     if not (tensor.is_floating_point() or is_image):
         return None
     return (

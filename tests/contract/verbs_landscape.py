@@ -66,6 +66,15 @@ VERBS = {
     "landscape.curvature gauss-newton": lambda model, data: landscape.curvature(
         model, data, samples=12, k=2, trace_probes=3, density_runs=0, matrix="gauss-newton"
     ),
+    "landscape.curvature by layer": lambda model, data: landscape.curvature(
+        model, data, samples=12, k=1, by="layer", max_products=5, trace_probes=2, density_runs=0
+    ),
+    "landscape.curvature finite difference": lambda model, data: landscape.curvature(
+        model, data, samples=12, k=1, product="finite difference", max_products=4, density_runs=0
+    ),
+    "landscape.critical_sharpness": lambda model, data: landscape.critical_sharpness(
+        model, data, samples=12
+    ),
     "landscape.curvature_map": lambda model, data: landscape.curvature_map(
         model, data, samples=12, size=2, max_products=5
     ),

@@ -47,8 +47,8 @@ def test_figure_5_runs_and_shows_dilution(tmp_path, capsys):
     assert output.with_suffix(".html").read_text().startswith("<!doctype html>")
 
 
-@pytest.mark.parametrize(("classes", "verdicts"), [(10, {"MLP"}), (100, {"CNN", "ViT-6L"})])
-def test_a_verdict_needs_the_classes_of_the_paper(classes, verdicts, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("classes", "alike"), [(10, {"MLP"}), (100, {"CNN", "ViT-6L"})])
+def test_a_verdict_needs_the_classes_of_the_paper(classes, alike, tmp_path, monkeypatch):
     """Tables 7 and 8 have a network of 10 and two of 100 classes: wider heads dilute more."""
     images = Images(
         torch.zeros(1, 3, 32, 32), torch.tensor([classes - 1]), *[torch.tensor([0])] * 2
@@ -64,6 +64,6 @@ def test_a_verdict_needs_the_classes_of_the_paper(classes, verdicts, tmp_path, m
     monkeypatch.setattr(Recipe, "images", lambda _: images)
     monkeypatch.setattr(example, "publish", lambda _, __, rows, **___: found.extend(rows))
     example.main(["--output", str(tmp_path / "figure5.nc")])
-    decided = {row.quantity.split(",")[0] for row in found if row.verdict != "not comparable"}
     assert len(found) == 27
-    assert decided == verdicts
+    assert {row.verdict for row in found} == {"not comparable"}  # one seed has no interval
+    assert alike == {row.quantity.split(",")[0] for row in found if "other images" not in row.note}

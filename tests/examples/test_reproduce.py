@@ -116,9 +116,9 @@ def test_the_page_is_whole_and_needs_no_network(folder):
 
 def test_the_page_says_all(folder):
     page = Page((folder / "results" / "index.html").read_text())
-    counts = "6 quantities; agrees: 2, disagrees: 2, not comparable at this budget: 2"
+    counts = "6 quantities; agrees: 2, disagrees: 2, not comparable: 2"
     assert f"{counts}; scripts that failed: 1." in page.text
-    assert "in table 4 it is the published +-" in page.text
+    assert "the 95 % interval of our mean over seeds" in page.text
     assert "budget: 2 > 1 epochs" in page.text
     assert "a < b" in page.text
     assert "so & so" in page.text

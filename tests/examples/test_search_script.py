@@ -11,7 +11,9 @@ from PIL import Image
 
 mpl.use("agg")
 
+from lab.data.identity import NAMES
 from lab.studies.alpha_search import COARSE, METHODS, fine_candidates
+from lab.studies.conditions import published_conditions
 from lab.training.recipe import Recipe
 from lab.training.strengths import TABLES_16_TO_19
 from tests.helpers.published import CHOSEN
@@ -19,12 +21,13 @@ from tests.helpers.published import CHOSEN
 
 @pytest.fixture
 def searched(monkeypatch):
-    """What the search for alpha would be asked for, and the rows it prints; a grid finds 3."""
+    """What the search for alpha would be asked for, and the rows it prints; a grid has 3 or 4."""
     recipes, rows = [], []
 
     def search(recipe, seeds, _):
         recipes.append(recipe)
         both = np.full((len(METHODS), len(seeds)), 3.0)
+        both[METHODS.index("grid"), ::2] = 4.0
         both[METHODS.index("two stages")] = np.array(seeds) / 100
         return xr.Dataset(
             {
@@ -36,6 +39,14 @@ def searched(monkeypatch):
         )
 
     monkeypatch.setattr(table15_alpha_search, "compare_searches", search)
+    # Whatever is asked for lies there, and is what the paper has.
+    monkeypatch.setattr(
+        table15_alpha_search,
+        "conditions_of",
+        lambda recipe, n_seeds: published_conditions(
+            recipe.backbone, recipe.data if recipe.data in NAMES else "imagenet", n_seeds
+        ),
+    )
     monkeypatch.setattr(table15_alpha_search, "draw_searches", lambda *_: None)
     monkeypatch.setattr(
         table15_alpha_search, "publish", lambda data, _, found, **__: rows.extend([data, *found])
@@ -54,9 +65,11 @@ def test_the_search_covers_table_15(searched):
 
     found = {row.quantity: row for row in rows}
     for (n, name), (_, _, alpha) in CHOSEN.items():
-        row = found[f"{name}, {n} x, alpha of the grid"]
-        assert (row.published, row.here) == (alpha, 3.0)
-        assert row.verdict == ("agrees" if alpha == 4.642 else "disagrees")  # a step is 2.15
+        row = found[f"{name}, {n} x, log10 of alpha"]
+        assert row.published == pytest.approx(np.log10(alpha), abs=1e-3)
+        assert row.here == pytest.approx((np.log10(3) + np.log10(4)) / 2)
+        # Half a step of the grid is a factor of 1.47.
+        assert row.verdict == ("agrees" if alpha == 4.642 else "disagrees")
 
 
 def test_the_search_covers_tables_16_to_19(searched, tmp_path):
@@ -82,15 +95,20 @@ def test_the_search_covers_tables_16_to_19(searched, tmp_path):
     assert len(held.x_train) == 18
     assert all("/train/" in name for name in held.x_test.tolist())
 
-    found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
-    by_seed = zip((0.0178, 0.0042, 0.0178, 0.0032), range(42, 46), strict=True)
-    for alpha, seed in by_seed:
-        expected = alpha, seed / 100, "disagrees"
-        assert found[f"ResNet-18, 1 x, seed {seed}, alpha of two stages"] == expected
+    found = {row.quantity: row for row in rows}
+    published = np.log10([0.0178, 0.0042, 0.0178, 0.0032])
+    row = found["ResNet-18, 1 x, log10 of alpha"]
+    assert row.published == pytest.approx(published.mean(), abs=1e-3)
+    assert row.deviation == pytest.approx(published.std(ddof=1), abs=1e-3)
+    assert row.here == pytest.approx(np.log10([0.42, 0.43, 0.44, 0.45]).mean())
+    assert row.verdict == "disagrees"
+    assert (
+        row.note == "alpha by seed 0.42, 0.43, 0.44, 0.45; published 0.0178, 0.0042, 0.0178, 0.0032"
+    )
 
-    assert found["ResNet-18, 10 x, seed 43, alpha of two stages"] == (0.5623, 0.43, "agrees")
-    assert found["candidates of stage 1"][2] == "agrees"
-    assert len(rows) == 2 + 6 * (4 + len(METHODS))
+    assert found["ResNet-18, 10 x, log10 of alpha"].verdict == "agrees"
+    assert found["candidates of stage 1"].verdict == "agrees"
+    assert len(rows) == 2 + 6 * (1 + len(METHODS))
 
 
 def test_the_strengths_of_imagenet_are_candidates_of_the_two_stages():

@@ -149,12 +149,11 @@ def test_table_26_is_compared_seed_by_seed():
     accuracy = xr.DataArray(0.0, coords, list(coords)).copy()
     accuracy.loc[{"training": "asymmetric", "seed": 44}] = 76.0
     accuracy.loc[{"training": "asymmetric", "seed": 46, "stage": "S2 (convolution)"}] = 74.7
-    rows = table3_coatnet.seed_rows(cells, xr.Dataset({"accuracy": accuracy}), "paper")
+    rows = table3_coatnet.seed_rows(cells, xr.Dataset({"accuracy": accuracy}))
     assert len(rows) == 8 * 5
 
-    found = {row.quantity: (row.published, row.here, row.verdict) for row in rows}
-    one = "S2 (convolution), 1 x, seed 44, accuracy / %"
-    assert found[one] == (75.94, 76.0, "agrees")
-    assert found["S3 (transformer), 100 x, seed 44, accuracy / %"] == (76.95, 76.0, "disagrees")
-    assert found["S2 (convolution), 300 x, seed 46, accuracy / %"] == (74.7, 74.7, "agrees")
-    assert rows[0].note == "tolerance +- 1.96, three published deviations"
+    found = {row.quantity: (row.published, row.here) for row in rows}
+    assert found["S2 (convolution), 1 x, seed 44, accuracy / %"] == (75.94, 76.0)
+    assert found["S3 (transformer), 100 x, seed 44, accuracy / %"] == (76.95, 76.0)
+    assert found["S2 (convolution), 300 x, seed 46, accuracy / %"] == (74.7, 74.7)
+    assert {row.verdict for row in rows} == {"not comparable"}  # single runs

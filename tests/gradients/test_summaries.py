@@ -7,6 +7,7 @@ import xarray as xr
 from torch import nn
 
 import gradients
+import probes
 from tests.helpers.small_network import gradients_of, make_batch, make_network, two_losses
 
 
@@ -65,8 +66,21 @@ def test_initial_norm_is_that_of_the_whole_sample_and_diluted_by_branches():
     np.testing.assert_allclose(found["loss"], F.cross_entropy(model(x), y).item(), rtol=1e-12)
     same = gradients.initial_norm(model, (x, y), 90, samples=None)
     np.testing.assert_allclose(same["reduction"], found["reduction"])
+
+    # Four tensors in the model, and one in each of five branches.
+    np.testing.assert_allclose(found["dilution_by_tensor"], (4 / (4 + 5)) ** 0.5, rtol=1e-12)
+    assert np.isnan(same["dilution_by_tensor"])
+    same = gradients.initial_norm(model, (x, y), 90, branch_tensors=5, samples=None)
+    np.testing.assert_array_equal(same["reduction_by_tensor"], found["reduction_by_tensor"])
+    alone = gradients.initial_norm(model, (x, y), samples=None)
+    np.testing.assert_array_equal(alone["dilution_by_tensor"], 1)
+
     with pytest.raises(ValueError, match="`branches`: expected a module"):
         gradients.initial_norm(model, (x, y), -1, samples=None)
+    with pytest.raises(ValueError, match="`branch_tensors`: expected a whole number of at least 0"):
+        gradients.initial_norm(model, (x, y), 90, branch_tensors=-5, samples=None)
+    with pytest.raises(ValueError, match="`branch_tensors`: goes with a number of weights"):
+        gradients.initial_norm(model, (x, y), branches, branch_tensors=5, samples=None)
     each = nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(ValueError, match=r"`loss`: expected one number .* got \(23,\)"):
         gradients.initial_norm(model, (x, y), loss=each, samples=None)
@@ -191,6 +205,20 @@ def test_dilution_alone_gives_nearly_the_published_reduction_of_the_transformer(
     plain = gradients.initial_norm(model, data, samples=None)
     assert round(found["reduction"].item(), 1) == percent
     np.testing.assert_array_equal(found["norm_everything"], plain["norm_backbone"])
+
+
+@pytest.mark.parametrize("method", ["exact", "compressed"])
+def test_a_probe_counts_with_its_static_branches_stored_or_not(method):
+    model, data = make_network(dropout=0.0), make_batch(size=30)
+    n_model = sum(p.numel() for p in model.parameters())
+    t_model = len(list(model.parameters()))
+    with probes.attach(model, n=7, method=method, sample=data[0][:2]) as probe:
+        found = gradients.initial_norm(model, data, probe, samples=None)
+        widths = [layer.width for layer in probe.branches.values()]
+        n_heads = sum(7 * probe.settings.classes * width for width in widths)
+
+    assert found["n_everything"] == n_model + n_heads
+    assert found["n_tensors_everything"] == t_model + 7 * len(widths)
 
 
 def test_results_say_of_how_many_samples_and_of_which_loss_they_are():

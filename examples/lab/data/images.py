@@ -22,13 +22,20 @@ class Images:
     """Training and test images `(sample, channel, height, width)`, standardised, with labels.
 
     Or, from a folder tree, arrays `(sample,)` of file names, read as they are needed.
+
+    Attributes:
+        size: Of images that are still files.
+        channel_means, channel_deviations: Of the training images before they were standardised,
+            black 0 and white 1; by these a set can be told.
     """
 
     x_train: Any
     y_train: Tensor
     x_test: Any
     y_test: Tensor
-    size: int | None = None  # of images that are still files
+    size: int | None = None
+    channel_means: tuple[float, ...] = ()
+    channel_deviations: tuple[float, ...] = ()
 
     def part(self, name: str) -> tuple[Any, Tensor]:
         """Images and labels of "train" or "test"."""
@@ -202,4 +209,6 @@ def _standardise(
         torch.from_numpy(y_train.astype(np.int64)),
         torch.from_numpy((x_test - mean) / std),
         torch.from_numpy(y_test.astype(np.int64)),
+        channel_means=tuple(mean.ravel().tolist()),
+        channel_deviations=tuple(std.ravel().tolist()),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.results.files import write_atomically
 from lab.results.record import read_record
-from lab.results.verdicts import VERDICTS, format_value
+from lab.results.verdicts import VERDICTS, Row, format_here, format_published
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #c4320a; --dim: #6e7781; }
@@ -50,9 +50,10 @@ _PNG_WIDTH = slice(16, 20)
 _PNG_HEIGHT = slice(20, 24)
 
 _RULE = (
-    "<p>A verdict is given only at the paper's scale, or where no training budget matters: "
-    "within the tolerance that stands beside it (in table 4 it is the published +-, the "
-    "deviation over seeds) or, where none does, of the same sign.</p>"
+    "<p>A number agrees if the data are the paper's data set, the budget is the paper's (epochs, "
+    "images, seeds), and the 95 % interval of our mean over seeds, in brackets, meets the "
+    "published mean with its +-. If only the last fails, it disagrees. Otherwise it is not "
+    "comparable, and the reason stands beside it.</p>"
 )
 
 
@@ -105,7 +106,7 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
 
 def _summarise(rows: Sequence[Mapping[str, Any]], *, n_failed: int, n_damaged: int) -> str:
     counts = Counter(row["verdict"] for row in rows)
-    verdicts = ", ".join(f"{_phrase(verdict)}: {counts[verdict]}" for verdict in VERDICTS)
+    verdicts = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS)
 
     troubles = {"scripts that failed": n_failed, "results that cannot be read": n_damaged}
     warnings = "".join(
@@ -136,14 +137,15 @@ def _result_section(folder: Path, name: str, title: str, record: dict[str, Any] 
 
 
 def _table_row(row: Mapping[str, Any]) -> str:
+    texts = {"published": format_published(Row(**row)), "here": format_here(Row(**row))}
     values = "".join(
-        f'<td class="number" data-label="{key}">{html.escape(format_value(row[key]))}</td>'
-        for key in ("published", "here")
+        f'<td class="number" data-label="{key}">{html.escape(text)}</td>'
+        for key, text in texts.items()
     )
 
     css_class = row["verdict"].split()[0]
     note = f"<br><small>{html.escape(row['note'])}</small>" if row["note"] else ""
-    verdict = f"<td><span class={css_class}>{_phrase(row['verdict'])}</span>{note}</td>"
+    verdict = f"<td><span class={css_class}>{row['verdict']}</span>{note}</td>"
     return f"<tr><td>{html.escape(row['quantity'])}</td>{values}{verdict}</tr>"
 
 
@@ -174,10 +176,6 @@ def _failure_section(folder: Path, name: str, title: str) -> str:
 
     words = "<p class=failed>This script failed.</p>"
     return _section(name, title, f"{words}<div class=table><pre>{excerpt}</pre></div>")
-
-
-def _phrase(verdict: str) -> str:
-    return "not comparable at this budget" if verdict == "not comparable" else verdict
 
 
 def _spaced(name: str) -> str:

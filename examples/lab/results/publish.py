@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from lab.results.files import Writer, dataset_writer, is_first_process, write_atomically
-from lab.results.verdicts import Row, Value, format_value
+from lab.results.verdicts import Row, Value, format_here, format_published
 from resonance_toolkit import text_table
 
 
@@ -65,7 +65,7 @@ def print_table(rows: Sequence[Row], budget: str) -> None:
     lines = [("", "published", "here", "budget", "verdict")]
     for row in rows:
         verdict = f"{row.verdict} ({row.note})" if row.note else row.verdict
-        published, here = format_value(row.published), format_value(row.here)
+        published, here = format_published(row), format_here(row)
         lines.append((row.quantity, published, here, budget, verdict))
 
     print(text_table(lines, separator=" | "))

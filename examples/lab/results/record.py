@@ -36,8 +36,8 @@ def _check_record(record: Any) -> None:
 
     for entry in record["rows"]:
         row = Row(**entry)  # refuses entries that a row has not, and unknown verdicts
-        texts = (row.quantity, row.note)
-        values = (row.published, row.here)
+        texts = (row.quantity, row.note, row.p)
+        values = (row.published, row.here, row.deviation, row.low, row.high)
         has_texts = all(isinstance(text, str) for text in texts)
         has_values = all(isinstance(value, int | float | str | None) for value in values)
         if not has_texts or not has_values:

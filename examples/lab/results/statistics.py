@@ -1,5 +1,7 @@
 """Paired comparisons over seeds: what the paper's tables report, and intervals."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.stats
 import xarray as xr
@@ -15,11 +17,73 @@ _NAMES = {
     "t": "t statistic of the paired two-tailed test",
     "p": "p value of the paired two-tailed t test",
     "p_bonferroni": "p value times the number of tests",
+    "p_holm": "p value by Holm's step-down procedure",
     "cohen_d": "mean difference over its standard deviation",
     "low": "lower end of the bootstrap interval of the difference",
     "high": "upper end of the bootstrap interval of the difference",
     "n_pairs": "pairs of runs that did not diverge",
 }
+
+_CORRECTED = ("p_bonferroni", "p_holm")
+
+
+def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+    """Return the mean over seeds and the ends of its t interval, NaN for fewer than two values.
+
+    Examples:
+        >>> mean, low, high = mean_interval([1.0, 2.0, 3.0])
+        >>> round(mean, 2), round(low, 2), round(high, 2)
+        (2.0, -0.48, 4.48)
+    """
+    n = len(values)
+    mean = float(np.mean(values)) if n else float("nan")
+    if n < 2:
+        return mean, float("nan"), float("nan")
+
+    # Student's quantile: the deviation comes from the same few seeds.
+    quantile = scipy.stats.t.ppf((1 + level) / 2, n - 1)
+    half_width = float(quantile * np.std(values, ddof=1) / np.sqrt(n))
+    return mean, mean - half_width, mean + half_width
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Correct p values for their number by Holm's step-down procedure; NaNs take no part.
+
+    The smallest is multiplied by the number of tests, the next by one less, and so on; none may
+    become smaller than the one before it, nor larger than 1.
+
+    Examples:
+        >>> holm(np.array([0.01, 0.04, 0.03])).round(3).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    corrected = np.full(p.shape, np.nan)
+    is_test = np.isfinite(p)
+    tests = p[is_test]
+
+    order = np.argsort(tests)
+    factors = np.arange(len(tests), 0, -1)
+    stepped = np.minimum(np.maximum.accumulate(tests[order] * factors), 1.0)
+
+    restored = np.empty_like(stepped)
+    restored[order] = stepped
+    corrected[is_test] = restored
+    return corrected
+
+
+def describe_test(statistics: xr.Dataset) -> str:
+    """Write the test of one cell: its p value with both corrections, and the effect size.
+
+    Args:
+        statistics: One cell of what `paired` gives.
+    """
+    if not np.isfinite(float(statistics["p"])):
+        return ""
+
+    p, holm_p, bonferroni_p, effect = (
+        float(statistics[name]) for name in ("p", "p_holm", "p_bonferroni", "cohen_d")
+    )
+    corrected = f"Holm {holm_p:.2g}, Bonferroni {bonferroni_p:.2g}"
+    return f"p = {p:.2g} ({corrected}), d = {effect:.2g}"
 
 
 def paired(
@@ -45,7 +109,8 @@ def paired(
 
     Returns:
         Dataset with means, standard deviations (n - 1), `change`, `t`, `p`, `p_bonferroni` (times
-        the number of tests that could be made), `cohen_d` (of the differences), `low`, `high` and
+        the number of tests that could be made), `p_holm` (the same guarantee, never larger),
+        `cohen_d` (of the differences), `low`, `high` and
         `n_pairs`, over the further dimensions.
     """
     plain, asymmetric = xr.align(plain, asymmetric, join="exact")
@@ -58,12 +123,13 @@ def paired(
         vectorize=True,
         kwargs={"level": level, "resamples": resamples, "seed": seed},
     )
-    names = [name for name in _NAMES if name != "p_bonferroni"]
+    names = [name for name in _NAMES if name not in _CORRECTED]
     result = statistics.assign_coords(statistic=names).to_dataset("statistic")
 
     # Cells without a test take no part in the correction.
     tests = int(result["p"].notnull().sum())
     result["p_bonferroni"] = (result["p"] * tests).clip(max=1.0)
+    result["p_holm"] = result["p"].copy(data=holm(result["p"].values))
 
     for name, text in _NAMES.items():
         result[name].attrs = {"long_name": text}
@@ -76,7 +142,7 @@ def paired(
 def _compare_pairs(
     plain: np.ndarray, asymmetric: np.ndarray, *, level: float, resamples: int, seed: int
 ) -> np.ndarray:
-    """Return the statistics in the order of `_NAMES`, without `p_bonferroni`."""
+    """Return the statistics in the order of `_NAMES`, without the corrected p values."""
     is_whole_pair = ~(np.isnan(plain) | np.isnan(asymmetric))
     plain, asymmetric = plain[is_whole_pair], asymmetric[is_whole_pair]
     difference = asymmetric - plain

@@ -5,15 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from lab.results.verdicts import Row, join_notes, judge
+from lab.results.verdicts import Published, Row, compare, judge
 from lab.studies.alpha_search import COARSE, GRID, METHODS, fine_candidates
-from lab.training.scales import FIRST_SEED, plural
+from lab.training.scales import plural
 
 TABLE_22 = (0.01, 0.056, 0.316, 1.778, 10.0)
 TABLE_23 = (0.100, 0.133, 0.178, 0.237, 0.316, 0.422, 0.562, 0.750, 1.000)
-
-# The published strengths are rounded to four decimals, which is up to 2 % of the smallest.
-_ROUNDING = 0.02
 
 
 def stage_rows() -> list[Row]:
@@ -27,7 +24,11 @@ def stage_rows() -> list[Row]:
 
 
 def rows_of(
-    label: str, n: int, searches: xr.Dataset, published: Sequence[float], scale: str
+    label: str,
+    n: int,
+    searches: xr.Dataset,
+    published: Sequence[float],
+    obstacles: Sequence[str],
 ) -> list[Row]:
     """Compare the strengths, published and here; then what every method reaches, and its cost.
 
@@ -37,20 +38,21 @@ def rows_of(
         searches: What `lab.studies.alpha_search.compare_searches` gives.
         published: One strength for all seeds, which a grid found; or one for each seed from 42
             on, found in two stages; or none.
-        scale: A strength is judged at "paper": it agrees within a step of the (coarse) grid.
+        obstacles: What keeps the strengths from being compared.
     """
     name = f"{label}, {n} x"
-    if len(published) > 1:
-        rows = _rows_by_seed(name, searches, published, scale)
-    else:
-        grid_alpha = float(searches["alpha"].sel({"search": "grid"}).median())
-        row = Row(
-            f"{name}, alpha of the grid",
-            published[0] if published else None,
-            grid_alpha,
-            note="median over seeds",
+    alphas = searches["alpha"].sel({"search": "two stages" if len(published) > 1 else "grid"})
+
+    rows = []
+    if published:
+        row = compare(
+            f"{name}, log10 of alpha",
+            _published_logarithm(published),
+            np.log10(alphas).values,
+            obstacles=obstacles,
+            note=_describe_strengths(alphas, published),
         )
-        rows = [_judge_strength(row, GRID, scale)]
+        rows.append(row)
 
     for method in METHODS:
         accuracy = float(searches["accuracy"].sel({"search": method}).mean())
@@ -59,19 +61,22 @@ def rows_of(
     return rows
 
 
-def _rows_by_seed(
-    name: str, searches: xr.Dataset, published: Sequence[float], scale: str
-) -> list[Row]:
-    rows = []
-    for seed, published_alpha in enumerate(published, start=FIRST_SEED):
-        if seed not in searches["seed"]:
-            continue
+def _published_logarithm(published: Sequence[float]) -> Published:
+    """Return the logarithm of the strength, with its deviation over the paper's seeds.
 
-        alpha = float(searches["alpha"].sel({"search": "two stages", "seed": seed}))
-        title = f"{name}, seed {seed}, alpha of two stages"
-        row = Row(title, published_alpha, alpha, note="found for this seed")
-        rows.append(_judge_strength(row, COARSE, scale))
-    return rows
+    One strength for all seeds was found on a grid, which tells it to within half a step.
+    """
+    logarithms = np.log10(published)
+    if len(published) > 1:
+        deviation = float(np.std(logarithms, ddof=1))
+    else:
+        deviation = float(np.log10(GRID[1] / GRID[0])) / 2
+    return Published(round(float(logarithms.mean()), 3), round(deviation, 3))
+
+
+def _describe_strengths(alphas: xr.DataArray, published: Sequence[float]) -> str:
+    here, paper = (", ".join(f"{value:.4g}" for value in values) for values in (alphas, published))
+    return f"alpha by seed {here}; published {paper}"
 
 
 def _candidates_row(
@@ -81,15 +86,3 @@ def _candidates_row(
     published_ends = f"{published[0]:g} ... {published[-1]:g}"
     here = published_ends if agrees else str(candidates.round(3))
     return Row(title, published_ends, here, judge(agrees), table)
-
-
-def _judge_strength(row: Row, candidates: np.ndarray, scale: str) -> Row:
-    """Give a strength its verdict: it agrees within one step of the candidates."""
-    if row.published is None or scale != "paper":
-        return row
-
-    step = np.log(candidates[1] / candidates[0])
-    distance = abs(np.log(row.here / row.published))
-    bound = f"tolerance: a factor of {np.exp(step):.3g}, one step of the grid"
-    verdict = judge(distance <= step + _ROUNDING)
-    return Row(row.quantity, row.published, row.here, verdict, join_notes(row.note, bound))

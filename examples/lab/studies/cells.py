@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import xarray as xr
 
 from lab.training.recipe import Recipe
+
+Protocol = Literal["last", "best"]
 
 TITLES = {
     "n": "branches at each layer",
@@ -23,6 +26,13 @@ class Cell:
         plain, asymmetric: Both recipes; their seeds do not matter.
         published: Accuracies in percent, plain and asymmetric.
         alphas: The strength by seed, where it was searched by seed.
+        deviations: What stands behind the "+-" of both accuracies.
+        p: The paper's p value of the change, as it is printed.
+        data: The paper's data, a name in `lab.data.identity.NAMES`.
+        per_class: How many training images of each class the paper has; None for all.
+        protocol: Whether the paper's accuracy is that of the last or of the best epoch. It does
+            not say; see docs/recipe.md for how we tell.
+        remark: What else sets our runs apart from the paper's, for the notes.
     """
 
     labels: Mapping[str, str | int | float]
@@ -30,6 +40,12 @@ class Cell:
     asymmetric: Recipe
     published: tuple[float, float] | None = None
     alphas: Mapping[int, float] | None = None
+    deviations: tuple[float, float] | None = None
+    p: str = ""
+    data: str = "cifar100"
+    per_class: int | None = None
+    protocol: Protocol = "last"
+    remark: str = ""
 
     def recipes(self, seed: int) -> tuple[Recipe, Recipe]:
         """Return both recipes with this seed."""

@@ -11,6 +11,7 @@ import xarray as xr
 from lab.results.options import exit_showing
 from lab.results.publish import publish
 from lab.results.verdicts import Row, join_notes
+from lab.studies.conditions import conditions_of, obstacles, published_conditions
 from lab.studies.executing import executing
 from lab.studies.sweep import sweep
 from lab.training.recipe import Recipe
@@ -56,6 +57,29 @@ def main_runs(
         kinds = [_join([next(runs) for _ in seeds], seed_label) for _ in KINDS]
         by_backbone[backbone] = _join(kinds, kind_label)
     return by_backbone, budget_of(recipes, len(seeds))
+
+
+def obstacles_by_backbone(
+    args: argparse.Namespace,
+    backbones: Sequence[str] = SMALL,
+    *,
+    data: str = "cifar100",
+    published_seeds: int | None = None,
+) -> dict[str, list[str]]:
+    """Say, by backbone, what keeps these runs from being compared with the paper's.
+
+    Args:
+        args, backbones, data: As for `main_runs`.
+        published_seeds: How many the paper has; None, as for most figures, where it does not say.
+    """
+    n_seeds = len(seeds_for(args))
+    return {
+        backbone: obstacles(
+            conditions_of(recipe_for(backbone, args, data), n_seeds),
+            published_conditions(backbone, data, published_seeds),
+        )
+        for backbone in backbones
+    }
 
 
 def trace_of(run: xr.Dataset) -> xr.Dataset:

@@ -1,6 +1,7 @@
 """Plain against asymmetric training, cell by cell of a table: run, test, compare, draw."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -9,16 +10,17 @@ import xarray as xr
 
 from lab.results.options import exit_showing
 from lab.results.publish import publish
-from lab.results.statistics import paired
-from lab.results.verdicts import SAME_SIGN, Criterion, Row, compare
-from lab.studies.cells import TITLES, Cell, name_label, why_undefined
+from lab.results.statistics import describe_test, paired
+from lab.results.verdicts import Published, Row, compare, join_notes
+from lab.studies.cells import TITLES, Cell, Protocol, name_label, why_undefined
+from lab.studies.conditions import conditions_of, obstacles, published_conditions
 from lab.studies.draw_changes import draw_changes
 from lab.studies.executing import executing
 from lab.studies.sweep import sweep
 from lab.training.scales import budget_of, seeds_for
 
-# Branches without a loss have no effect, however long one trains: what is left is within a point.
-NO_EFFECT = Criterion(budget_free=True, tolerance=1.0)
+KINDS = ("plain", "asymmetric")
+PROTOCOLS: dict[Protocol, str] = {"last": "last epoch", "best": "best epoch"}
 
 
 def study(cells: Sequence[Cell], args: argparse.Namespace, *, published_seeds: int = 10) -> None:
@@ -37,21 +39,22 @@ def study(cells: Sequence[Cell], args: argparse.Namespace, *, published_seeds: i
     publish(
         result,
         draw_changes(result, x=x, hue=other_labels[0] if other_labels else None),
-        rows_of(cells, result, args.scale),
+        rows_of(cells, result, published_seeds),
         output=args.output,
         budget=budget_of([cell.plain for cell in cells], len(seeds)),
     )
 
 
 def run_cells(cells: Sequence[Cell], args: argparse.Namespace, seeds: Sequence[int]) -> xr.Dataset:
-    """Measure accuracy after the last epoch, and the statistics of the change, over the labels.
+    """Measure accuracy after the last and at the best epoch, and the statistics of the change.
 
     With `--show-recipe` the recipes are printed instead, and the program ends.
 
     Returns:
-        Dataset with `accuracy (training, ..., seed)` in percent, what
-        `lab.results.statistics.paired` gives, and `published_change`, over the labels; cells that
-        the table has not are NaN.
+        Dataset over the labels with `last_accuracy` and `best_accuracy (training, ..., seed)` in
+        percent; `accuracy`, that of the two which is the table's protocol; what
+        `lab.results.statistics.paired` gives for it; and `published_change`. Cells that the table
+        has not are NaN.
     """
     # Cell by cell: all plain runs, then all asymmetric ones.
     recipes = []
@@ -65,23 +68,35 @@ def run_cells(cells: Sequence[Cell], args: argparse.Namespace, seeds: Sequence[i
 
     with executing(args) as executor:
         runs = sweep(recipes, cache=args.cache, executor=executor)
-    percent = [100 * run["test_accuracy"].values[-1] for run in runs]
-    accuracies = np.reshape(percent, (len(cells), 2, len(seeds)))
+    by_protocol = {}
+    for protocol, title in PROTOCOLS.items():
+        percent = [100 * accuracy_of(run, protocol) for run in runs]
+        accuracies = np.reshape(percent, (len(cells), 2, len(seeds)))
+        by_protocol[protocol] = _arrange(cells, accuracies, seeds).assign_attrs(
+            long_name=f"test accuracy, {title}", units="%"
+        )
 
-    accuracy, published = _arrange(cells, accuracies, seeds)
+    # One table has one protocol.
+    accuracy = by_protocol[cells[0].protocol]
     result = paired(accuracy.sel(training="plain"), accuracy.sel(training="asymmetric"))
     result = result.drop_vars("training", errors="ignore")  # left over from the selection
-    result["accuracy"] = accuracy.assign_attrs(long_name="test accuracy", units="%")
-    result["published_change"] = published.assign_attrs(
-        long_name="published difference, asymmetric - plain", units="%"
-    )
+    result["accuracy"] = accuracy
+    for protocol, values in by_protocol.items():
+        result[f"{protocol}_accuracy"] = values
+    result["published_change"] = _arrange_published(cells, accuracy)
     for name in accuracy.dims:
         result[name].attrs["long_name"] = TITLES.get(str(name), name)
     return result
 
 
-def rows_of(cells: Sequence[Cell], result: xr.Dataset, scale: str) -> list[Row]:
-    """Compare the change of accuracy in points, cell by cell."""
+def rows_of(cells: Sequence[Cell], result: xr.Dataset, published_seeds: int | None) -> list[Row]:
+    """Compare both accuracies and their change, cell by cell.
+
+    Args:
+        cells: Of the table.
+        result: From `run_cells`.
+        published_seeds: How many seeds the paper has.
+    """
     rows = []
     for cell in cells:
         if cell.published is None:
@@ -89,45 +104,95 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, scale: str) -> list[Row]:
 
         here = result.sel(dict(cell.labels))
         labels = ", ".join(name_label(name, value) for name, value in cell.labels.items())
-        plain, asymmetric = cell.published
+        backbone, n_seeds = cell.plain.backbone, result.sizes["seed"]
+        paper = published_conditions(backbone, cell.data, published_seeds, cell.per_class)
+        reasons = obstacles(conditions_of(cell.plain, n_seeds), paper)
+
+        plain, asymmetric = (here["accuracy"].sel(training=kind).values for kind in KINDS)
+        numbers = published_numbers(cell)
+        for kind, values in (("plain", plain), ("asymmetric", asymmetric)):
+            row = compare(
+                f"{labels}, {kind} / %",
+                numbers[kind],
+                values,
+                obstacles=reasons,
+                note=join_notes(_other_protocol(here, cell.protocol, kind), cell.remark),
+            )
+            rows.append(row)
+
+        undefined = "" if int(here["n_pairs"]) else why_undefined(here)
         row = compare(
             f"{labels}, change / points",
-            round(asymmetric - plain, 4),
-            float(here["change"]),
-            scale=scale,
-            criterion=SAME_SIGN if cell.asymmetric.connected else NO_EFFECT,
-            note=_describe_change(here, cell.published),
+            numbers["change"],
+            asymmetric - plain,
+            obstacles=reasons,
+            note=join_notes(
+                undefined,
+                describe_test(here),
+                _other_protocol(here, cell.protocol, "change"),
+                cell.remark,
+            ),
         )
         rows.append(row)
     return rows
 
 
-def _arrange(
-    cells: Sequence[Cell], accuracies: np.ndarray, seeds: Sequence[int]
-) -> tuple[xr.DataArray, xr.DataArray]:
-    """Put accuracies `(cell, training, seed)` and published changes where the labels say."""
-    coords: dict[str, list[str | int | float]] = {"training": ["plain", "asymmetric"]}
+def published_numbers(cell: Cell) -> dict[str, Published]:
+    """Return what the paper prints of a cell: both accuracies, and their change.
+
+    The change has no printed deviation. Its own is that of two independent means: the root of the
+    sum of both squares, which is too large if the paper's pairs are correlated.
+    """
+    assert cell.published is not None
+    plain, asymmetric = cell.published
+    deviations = cell.deviations or (None, None)
+
+    combined = None
+    if cell.deviations is not None:
+        combined = round(math.hypot(*cell.deviations), 2)
+    return {
+        "plain": Published(plain, deviations[0]),
+        "asymmetric": Published(asymmetric, deviations[1]),
+        "change": Published(round(asymmetric - plain, 4), combined, cell.p),
+    }
+
+
+def accuracy_of(run: xr.Dataset, protocol: Protocol) -> float:
+    """Return a run's test accuracy, after the last or at the best epoch; NaN if it diverged."""
+    curve = run["test_accuracy"].values
+    return float(curve[-1] if protocol == "last" or np.isnan(curve[-1]) else curve.max())
+
+
+def _other_protocol(here: xr.Dataset, protocol: Protocol, quantity: str) -> str:
+    """Say what the protocol gives that the verdict is not about."""
+    other: Protocol = "best" if protocol == "last" else "last"
+    by_kind = here[f"{other}_accuracy"].mean("seed")
+    plain, asymmetric = (float(by_kind.sel(training=kind)) for kind in KINDS)
+    value = {"plain": plain, "asymmetric": asymmetric, "change": asymmetric - plain}[quantity]
+    return f"{PROTOCOLS[other]}: {value:.2f}" if math.isfinite(value) else ""
+
+
+def _arrange(cells: Sequence[Cell], accuracies: np.ndarray, seeds: Sequence[int]) -> xr.DataArray:
+    """Put accuracies `(cell, training, seed)` where the labels say."""
+    coords: dict[str, list[str | int | float]] = {"training": list(KINDS)}
     for name in cells[0].labels:
         coords[name] = _sort_unique([cell.labels[name] for cell in cells])
     coords["seed"] = list(seeds)
 
     accuracy = xr.DataArray(np.nan, coords, list(coords)).copy()
-    published = accuracy.isel(training=0, seed=0, drop=True).copy()
     for cell, cell_accuracies in zip(cells, accuracies, strict=True):
         accuracy.loc[dict(cell.labels)] = cell_accuracies
+    return accuracy
+
+
+def _arrange_published(cells: Sequence[Cell], accuracy: xr.DataArray) -> xr.DataArray:
+    published = accuracy.isel(training=0, seed=0, drop=True).copy()
+    published[:] = np.nan
+    for cell in cells:
         if cell.published is not None:
             published.loc[dict(cell.labels)] = cell.published[1] - cell.published[0]
-    return accuracy, published
-
-
-def _describe_change(here: xr.Dataset, published: tuple[float, float]) -> str:
-    note = why_undefined(here)
-    if int(here["n_pairs"]):
-        note = f"{float(here['mean_plain']):.1f} to {float(here['mean_asymmetric']):.1f} %"
-    note += f", published {published[0]} to {published[1]} %"
-
-    p = float(here["p"])
-    return f"{note}; p = {p:.2g}" if np.isfinite(p) else note
+    attributes = {"long_name": "published difference, asymmetric - plain", "units": "%"}
+    return published.assign_attrs(attributes)
 
 
 def _sort_unique(values: Sequence[str | int | float]) -> list[str | int | float]:

@@ -1,4 +1,4 @@
-"""How often the host waits for the device: never in a training step, once where numbers are read."""
+"""How often the host waits for the device: never in a training step, once for what is read."""
 
 from collections.abc import Callable
 

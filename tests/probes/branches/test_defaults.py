@@ -141,10 +141,12 @@ def test_layers_inputs_and_classes_are_found(case):
 
     probe = probes.attach(model, n=2)
     blocks = find_blocks(model)
-    assert probe.layers == list(blocks)
+    # An encoder reads a text of its own, whose positions are not those of the output.
+    expected = [name for name in blocks if case != "T5" or name.startswith("decoder")]
+    assert probe.layers == expected
     assert layer in probe.layers
     assert probe.settings.classes == classes
-    assert f"layers found: {blocks.reason}\n" in repr(probe)
+    assert f"layers found: {blocks.reason}" in repr(probe)
     assert any(pool.waits_for_targets for pool in probe.pools.values()) == has_positions
 
     probe.detach()

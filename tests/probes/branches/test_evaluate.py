@@ -1,5 +1,7 @@
 """`probe.evaluate` over whole datasets, against one pass by hand."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -116,3 +118,37 @@ def test_a_detached_probe_and_bad_targets_are_refused():
     probe.detach()
     with pytest.raises(RuntimeError, match="detached: evaluate needs its model"):
         probe.evaluate((x, y))
+
+
+WEIGHTS = torch.tensor([0.2, 3.0, 1.0], dtype=torch.float64)
+
+
+def squared_mean(logits, y):
+    """Not a mean over rows: only all of them at once give it."""
+    return F.cross_entropy(logits, y) ** 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 7, 11, None])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(WEIGHTS),
+        nn.CrossEntropyLoss(WEIGHTS, label_smoothing=0.1),
+        nn.CrossEntropyLoss(ignore_index=1),
+        partial(F.cross_entropy, weight=WEIGHTS),
+        lambda z, y: F.cross_entropy(z, y, weight=WEIGHTS),
+        nn.CrossEntropyLoss(reduction="sum"),
+        nn.MultiMarginLoss(),
+        squared_mean,
+    ],
+)
+def test_a_callable_loss_is_that_of_one_big_batch_whatever_the_batch_size(loss, batch_size):
+    model, x, y, probe = make(loss=loss)
+    found = probe.evaluate((x, y), batch_size=batch_size)
+    features = F.linear(x, model[0].weight, model[0].bias)
+    for branch, weight in enumerate(weights_of(probe, "0")):
+        expected = loss(features @ weight.mT, y).item()
+        np.testing.assert_allclose(found["loss"][0, branch], expected, rtol=1e-12)
+        hits = ((features @ weight.mT).argmax(1) == y).double().mean().item()
+        np.testing.assert_allclose(found["accuracy"][0, branch], hits)
+    assert found["n_targets"].values.tolist() == [11, 11]

@@ -156,6 +156,45 @@ def test_pixel_probes_equal_an_explicit_resize(layer, kind, method):
     torch.testing.assert_close(gradients, expected_gradients, **TIGHT)
 
 
+class Tokenised(nn.Module):
+    """Flattens its map of 4 x 6 row by row, as SegFormer does."""
+
+    def __init__(self, prefix=0):
+        super().__init__()
+        self.patch = nn.Conv2d(3, 6, 2, stride=2)
+        self.mix = nn.Linear(6, 6)
+        self.head = nn.Conv2d(6, CLASSES, 1)
+        self.prefix = prefix
+
+    def forward(self, x):
+        tokens = F.pad(self.patch(x).flatten(2).mT, (0, 0, self.prefix, 0))
+        maps = self.mix(tokens)[:, self.prefix :].mT.unflatten(2, (4, 6))
+        return F.interpolate(self.head(maps), size=x.shape[2:])
+
+
+@pytest.mark.parametrize("grid", [(8, 12), (4, 6), (40, 60), (2, 3)])
+def test_tokens_of_a_map_take_the_nearest_pixels(grid):
+    torch.manual_seed(0)
+    model, x = Tokenised().double(), torch.randn(2, 3, 8, 12, dtype=torch.float64)
+    y = torch.randint(0, CLASSES, (2, *grid))
+    y[0, 0] = -100
+    probe = probes.attach(model, "mix", n=2, active="all", sample=x)
+    model(x)
+    features = model.mix(model.patch(x).permute(0, 2, 3, 1))
+    resized = F.interpolate(y[:, None].double(), size=(4, 6), mode="nearest")[:, 0].long()
+    expected = loop_over_positions(features, weights_of(probe, "mix"), resized, "bce")
+    torch.testing.assert_close(probe.loss(y), expected, **TIGHT)
+
+
+@pytest.mark.parametrize(("prefix", "grid"), [(1, (8, 12)), (0, (8, 8)), (0, (24, 2))])
+def test_tokens_that_are_no_map_of_the_pixels_are_refused(prefix, grid):
+    model, x = Tokenised(prefix), torch.randn(2, 3, 8, 12)
+    probe = probes.attach(model, "mix", n=2, sample=x)
+    model(x)
+    with pytest.raises(ValueError, match="need a layer with as many axes"):
+        probe.loss(torch.zeros(2, *grid, dtype=torch.long))
+
+
 @pytest.mark.parametrize("sizes", [(7, 3), (3, 7), (224, 9), (65, 13), (1000, 333)])
 def test_nearest_targets_are_those_of_torch(sizes):
     before, after = sizes
@@ -293,7 +332,7 @@ def test_bad_targets_of_positions_are_refused(y, message):
 
 def test_a_batch_without_a_target_is_refused_where_values_are_not_at_hand(monkeypatch):
     """As on an accelerator, where nothing is known before rows are chosen."""
-    monkeypatch.setattr(probes._branches.targets, "can_look_at", lambda y: False)
+    monkeypatch.setattr(probes._branches.targets, "can_look_at", lambda y, **_: False)
     model, ids, good = make_tagger()
     probe = probes.attach(model, "mix", n=2)
     model(ids)

@@ -88,3 +88,89 @@ def test_a_callable_loss_may_take_real_numbers():
 def test_results_say_what_targets_were_understood_as(loss, y, meaning):
     _, _, probe = make(loss=loss)
     assert probe.measure(y).attrs["targets"] == meaning
+
+
+@pytest.mark.parametrize("verb", ["loss", "measure"])
+def test_an_accelerator_is_waited_for_once(monkeypatch, verb):
+    """As on an accelerator: targets are looked at for the first loss and for measurements."""
+    looks = []
+
+    def can_look_at(y, *, may_wait=False):
+        looks.append(may_wait)
+        return may_wait
+
+    monkeypatch.setattr(probes._branches.targets, "can_look_at", can_look_at)
+    model, x, probe = make()
+    with pytest.raises(ValueError, match="expected class indices 0 to 2, got 3 to 3"):
+        getattr(probe, verb)(torch.full((5,), 3))
+    assert torch.isfinite(probe.loss(torch.arange(5) % 3))
+
+    looks.clear()
+    model(x)
+    probe.loss(torch.arange(5) % 3)
+    assert not any(looks)
+    probe.measure(torch.arange(5) % 3)
+    assert any(looks)
+
+
+class Packing(nn.Module):
+    """Packs its sequences where it is told their lengths."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, batch_first=True)
+        self.mix = nn.Linear(5, 5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x, lengths=None):
+        if lengths is not None:
+            pack = nn.utils.rnn.pack_padded_sequence
+            x = pack(x, lengths, batch_first=True, enforce_sorted=False)
+        hidden, _ = self.lstm(x)
+        if lengths is not None:
+            hidden, _ = nn.utils.rnn.pad_packed_sequence(hidden, batch_first=True)
+        return self.head(self.mix(hidden))
+
+
+def test_packed_sequences_are_refused_and_can_be_probed_behind():
+    torch.manual_seed(0)
+    model, x, lengths = Packing().double(), torch.randn(3, 6, 4).double(), torch.tensor([6, 3, 2])
+    y = torch.randint(0, 3, (3, 6))
+    with pytest.raises(ValueError, match=r"at 'lstm': expected one entry per sample first"):
+        probes.attach(model, "lstm", sample=(x, lengths))
+
+    probe = probes.attach(model, "lstm", n=2, sample=x)
+    model(x, lengths)
+    with pytest.raises(RuntimeError, match=r"'lstm' gave no axis of positions.*packed sequence"):
+        probe.loss(y)
+
+    # A pack takes lengths of numbers, which a pass without data does not have.
+    probe = probes.attach(model, "mix", n=2, active="all", sample=x)
+    y[1, 3:], y[2, 2:] = -100, -100
+    model(x, lengths)
+    loss = probe.loss(y)
+    hidden = [model.mix(model.lstm(x[i : i + 1, :n])[0])[0] for i, n in enumerate(lengths)]
+    expected = layer_loss(torch.cat(hidden), weights_of(probe, "mix"), y[y != -100], "bce")
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
+
+
+def test_evaluation_names_what_is_wrong_with_inputs():
+    model, x, probe = make()
+    y = torch.arange(5) % 3
+    x_nan = x.clone()
+    x_nan[3, 1] = float("nan")
+    with pytest.raises(
+        ValueError, match="`data`: expected inputs that are numbers, got NaN in sam"
+    ):
+        probe.evaluate((x_nan, y))
+    with pytest.raises(ValueError, match=r"inputs of float32 for weights of float64; convert"):
+        probe.evaluate((x.float(), y))
+    with pytest.raises(ValueError, match=r"inputs of uint8 for weights of float64; convert"):
+        probe.evaluate((x.abs().mul(9).to(torch.uint8), y))
+    with pytest.raises(ValueError, match="`data`: expected at least one sample, got none"):
+        probe.evaluate((x[:0], y[:0]))
+    model(x[:0])
+    with pytest.raises(ValueError, match="`y`: expected at least one sample, got an empty batch"):
+        probe.loss(y[:0])
+    model(x[:1])
+    assert torch.isfinite(probe.loss(y[:1]))

@@ -1,0 +1,151 @@
+"""Products of curvature matrices with vectors, by differentiating a graph twice, batch by batch.
+
+    hessian        H v = d/dw (dL/dw . v)
+    gauss-newton   G v = J' (d^2L/df^2) J v,    J = df/dw
+
+The graph of a batch is made once. Each product differentiates it again, for all parameters or for a
+block of them: then only the slopes of these are followed, and only to these.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import grad
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from landscape._curvature.matrix import Batch, Block, CurvatureMatrix, mean_loss
+from landscape._evaluation.objective import evaluate_on_batch
+from resonance_toolkit import call_model, logits_of
+
+# Takes a block and a vector, and gives the product of both; the vector has a tensor for each
+# parameter of the block.
+BatchProduct = Callable[[Block, list[Tensor]], list[Tensor]]
+
+
+def batch_product(matrix: CurvatureMatrix, batch: Batch, share: float) -> BatchProduct:
+    """Make the graph of one batch, ready to be differentiated.
+
+    Args:
+        matrix: Which matrix, of what.
+        batch: Inputs and targets.
+        share: What the batch counts in the mean.
+    """
+    make = _hessian_product if matrix.kind == "hessian" else _gauss_newton_product
+    return make(matrix, batch, share)
+
+
+def _hessian_product(matrix: CurvatureMatrix, batch: Batch, share: float) -> BatchProduct:
+    params = list(matrix.params.values())
+    loss = mean_loss(matrix, batch, share)
+    slopes = grad(loss, params, create_graph=True, materialize_grads=True)
+
+    # A slope that depends on no parameter has no second derivative, and autograd refuses it.
+    is_curved = [slope.requires_grad for slope in slopes]
+
+    def multiply(block: Block, vector: list[Tensor]) -> list[Tensor]:
+        pairs = [(slopes[i], v) for i, v in zip(block, vector, strict=True) if is_curved[i]]
+        if not pairs:
+            return [torch.zeros_like(v) for v in vector]
+
+        curved_slopes, curved_vector = zip(*pairs, strict=True)
+        products = grad(
+            curved_slopes,
+            [params[i] for i in block],
+            curved_vector,
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        return list(products)
+
+    return multiply
+
+
+def _gauss_newton_product(matrix: CurvatureMatrix, batch: Batch, share: float) -> BatchProduct:
+    params = list(matrix.params.values())
+    outputs = call_model(matrix.model, batch[0])
+    read_outputs, free_outputs, slopes = _differentiate_by_outputs(matrix, batch, outputs, share)
+
+    # J v, without forward mode: J' u is linear in u, and its derivative, transposed, is J.
+    dummies = [torch.zeros_like(output, requires_grad=True) for output in read_outputs]
+    transposed = grad(read_outputs, params, dummies, create_graph=True, materialize_grads=True)
+    is_reached = [t.requires_grad for t in transposed]
+
+    # A loss that is linear in the outputs has no curvature there.
+    curved = [i for i, slope in enumerate(slopes) if slope.requires_grad]
+
+    def multiply(block: Block, vector: list[Tensor]) -> list[Tensor]:
+        pairs = [(transposed[i], v) for i, v in zip(block, vector, strict=True) if is_reached[i]]
+        if not pairs or not curved:
+            return [torch.zeros_like(v) for v in vector]
+
+        reached, reaching_vector = zip(*pairs, strict=True)
+        moved_outputs = grad(
+            reached,
+            dummies,
+            reaching_vector,
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        curved_outputs = grad(
+            [slopes[i] for i in curved],
+            free_outputs,
+            [moved_outputs[i] for i in curved],
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        products = grad(
+            read_outputs,
+            [params[i] for i in block],
+            curved_outputs,
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        return list(products)
+
+    return multiply
+
+
+def _differentiate_by_outputs(
+    matrix: CurvatureMatrix, batch: Batch, outputs: Any, share: float
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Differentiate the loss as a function of the outputs alone.
+
+    Returns:
+        The tensors among the outputs that the loss reads, copies of them that depend on nothing,
+        and the slopes of the loss at these.
+    """
+    # An object that torch's tools for nested tensors do not know: its logits stand for it.
+    leaves, structure = tree_flatten(outputs)
+    if not any(_is_differentiable(leaf) for leaf in leaves):
+        leaves, structure = tree_flatten(logits_of(outputs))
+
+    free_leaves = [
+        leaf.detach().requires_grad_(True) if _is_differentiable(leaf) else leaf for leaf in leaves
+    ]
+    losses = evaluate_on_batch(
+        matrix.objective.loss,
+        "outputs",
+        matrix.model,
+        batch,
+        tree_unflatten(free_leaves, structure),
+    )
+
+    candidates = [i for i, leaf in enumerate(leaves) if _is_differentiable(leaf)]
+    slopes = grad(
+        losses.mean() * share,
+        [free_leaves[i] for i in candidates],
+        create_graph=True,
+        allow_unused=True,
+    )
+    read = [(i, slope) for i, slope in zip(candidates, slopes, strict=True) if slope is not None]
+    return (
+        [leaves[i] for i, _ in read],
+        [free_leaves[i] for i, _ in read],
+        [slope for _, slope in read],
+    )
+
+
+def _is_differentiable(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad

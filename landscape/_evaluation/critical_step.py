@@ -1,0 +1,115 @@
+"""Where a loss, followed along a direction, first rises above its value at the beginning.
+
+With `e(t) = L(w + t u) - L(w)`, that is the root of `r(t) = e(t) / t`, which at 0 is the slope of
+the loss along `u`. On a quadratic loss `r` is a straight line, so that a secant finds its root at
+once; near a minimum of a network it is nearly one.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# By how much a step grows where the secant does not say, or says too much.
+_LARGEST_GROWTH = 8.0
+
+
+@dataclass
+class Bracket:
+    """Steps between which the loss comes back to its first value.
+
+    Attributes:
+        lower, upper: The largest step known to lower the loss, and the smallest above it known not
+            to; 0 and infinity where there is none.
+        lower_rate, upper_rate: `r` at both.
+        n_evaluations: Steps tried.
+        largest_change: Of the loss, at any step tried.
+    """
+
+    lower: float = 0.0
+    lower_rate: float = math.nan
+    upper: float = math.inf
+    upper_rate: float = math.nan
+    n_evaluations: int = 0
+    largest_change: float = field(default=0.0, repr=False)
+
+    @property
+    def step(self) -> float:
+        """The root of the secant between both ends; NaN if one is missing."""
+        if not self.upper or not math.isfinite(self.upper):
+            return math.nan if self.upper else 0.0
+        if self.upper_rate == self.lower_rate:
+            return self.lower
+
+        share = -self.lower_rate / (self.upper_rate - self.lower_rate)
+        return self.lower + share * (self.upper - self.lower)
+
+    def add(self, step: float, change: float) -> None:
+        """Take in the change of the loss at a step."""
+        self.n_evaluations += 1
+        self.largest_change = max(self.largest_change, abs(change))
+
+        # A loss that is no number is no lower than before.
+        if change < 0:
+            self.lower, self.lower_rate = step, change / step
+        else:
+            self.upper, self.upper_rate = step, change / step
+
+
+def find_critical_step(
+    change_at: Callable[[float], float],
+    *,
+    slope: float,
+    first_step: float,
+    tolerance: float,
+    max_evaluations: int,
+) -> Bracket:
+    """Bracket the smallest step at which a loss is no lower than before it.
+
+    A step that is passed over by the first guess, between two at which the loss is lower, is not
+    seen.
+
+    Args:
+        change_at: The change of the loss at a step.
+        slope: Of the loss along the direction, at 0. If the loss does not fall there, no step is
+            small enough, and the bracket ends at 0.
+        first_step: The first guess.
+        tolerance: Width of the bracket, relative to its lower end, at which the search stops.
+        max_evaluations: Steps that may be tried.
+    """
+    bracket = Bracket(lower_rate=slope)
+    if not slope < 0:
+        return Bracket(upper=0.0, upper_rate=slope)
+
+    step = first_step
+    for _ in range(max_evaluations):
+        bracket.add(step, change_at(step))
+        if bracket.upper <= (1 + tolerance) * bracket.lower:
+            break
+        step = _next_step(bracket, slope, tolerance)
+    return bracket
+
+
+def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
+    """Where to look next: beside the root of the secant, on the side that is not yet closed in."""
+    if not math.isfinite(bracket.upper):
+        # The secant from 0, which knows the slope there.
+        growth = slope / (slope - bracket.lower_rate) if bracket.lower_rate > slope else math.inf
+        return bracket.lower * min((1 + tolerance / 2) * growth, _LARGEST_GROWTH)
+
+    root = bracket.step
+    if not math.isfinite(root):
+        return _middle(bracket)
+
+    # The root is well known once both of its neighbours have been tried.
+    above, below = (1 + tolerance / 3) * root, (1 - tolerance / 3) * root
+    if below > bracket.lower and above >= bracket.upper:
+        return below
+    if above < bracket.upper and below <= bracket.lower:
+        return above
+
+    # From both sides the secant may creep: bisection halves what is left.
+    return below if bracket.n_evaluations % 3 else _middle(bracket)
+
+
+def _middle(bracket: Bracket) -> float:
+    return (bracket.lower + bracket.upper) / 2
