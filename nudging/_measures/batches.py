@@ -117,7 +117,7 @@ def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observ
     with torch.inference_mode(False), preserving(setup.model):
         for batch in _observe_batches(request, batches, setup, cast_setup):
             values_on_device = {name: measure(batch) for name, measure in measures.items()}
-            for name, part in _bring_to_host(values_on_device).items():
+            for name, part in _bring_to_host(values_on_device, batch.credit).items():
                 parts[name].append(part)
             n_samples += len(batch.state)
 
@@ -137,10 +137,20 @@ def _check_device_has(dtype: torch.dtype | None, model: nn.Module) -> None:
 
 
 def _bring_to_host(
-    values: Mapping[str, Mapping[str, Tensor]],
+    values: Mapping[str, Mapping[str, Tensor]], credit: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """Fetch what all measures found of a batch, waiting for the device once."""
-    on_host = iter(to_host([tensor for part in values.values() for tensor in part.values()]))
+    """Fetch what all measures found of a batch, waiting for the device once.
+
+    Raises:
+        ValueError: If the credit is not finite, which only now can be seen without another wait.
+    """
+    are_finite = [tensor.isfinite().all() for tensor in credit.values()]
+    tensors = [tensor for part in values.values() for tensor in part.values()]
+    on_host = iter(to_host([*are_finite, *tensors]))
+
+    for name in credit:
+        if not next(on_host):
+            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
     return {measure: {name: next(on_host) for name in part} for measure, part in values.items()}
 
 
@@ -225,7 +235,7 @@ def _ask_credit(credit: Credit, state_of_model: State, state: State) -> dict[str
 
 
 def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tensor]:
-    """Return one finite tensor per block, like its output and on its device, 0 at padding."""
+    """Return one tensor per block, like its output and on its device, 0 at padding."""
     if not isinstance(credit_by_block, Mapping):
         kind = type(credit_by_block).__name__
         raise TypeError(f"`credit`: expected a mapping by block, got {kind}")
@@ -244,12 +254,6 @@ def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tenso
         # In its own precision: what is finite there may not be so in half precision.
         tensor = zero_padding(tensor.to(hidden.device), state.positions(name))
         checked[name] = tensor.detach()
-
-    # All blocks at once, since a look waits for the device.
-    are_finite = to_host([tensor.isfinite().all() for tensor in checked.values()])
-    for name, is_finite in zip(checked, are_finite, strict=True):
-        if not is_finite:
-            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
     return checked
 
 
