@@ -23,6 +23,10 @@ __all__ = [
     "verb",
 ]
 
+# Adam makes steps of one size even of gradients that are nothing but rounding, such as that of a
+# bias before a batch norm: the bend of a curve differs there, and the loss on the curve a little.
+RELATIVE_TOLERANCES = {"landscape.curve": 1e-2, "landscape.curve unequal batches": 1e-2}
+
 _make_model_on_cpu = contract.make_model
 _make_data_on_cpu = contract.make_data
 
@@ -36,7 +40,8 @@ def _on_the_device(monkeypatch):
     monkeypatch.setattr(contract, "make_data", make_data)
 
 
-def test_numbers_are_those_of_the_processor(verb):
+def test_numbers_are_those_of_the_processor(verb, request):
+    tolerance = RELATIVE_TOLERANCES.get(request.node.callspec.params["verb"], 1e-4)
     on_cpu = verb(_make_model_on_cpu(), _make_data_on_cpu())
     on_device = verb(contract.make_model(), contract.make_data())
 
@@ -44,9 +49,9 @@ def test_numbers_are_those_of_the_processor(verb):
     for name, expected in on_cpu.variables.items():
         actual = on_device[name].values
         if expected.dtype.kind == "f":
-            size = np.nanmax(np.abs(expected.values), initial=0.0)
+            size = np.nan_to_num(np.abs(expected.values)).max(initial=0.0)
             np.testing.assert_allclose(
-                actual, expected, rtol=1e-4, atol=max(1e-5 * size, 1e-7), err_msg=str(name)
+                actual, expected, rtol=tolerance, atol=max(1e-5 * size, 1e-7), err_msg=str(name)
             )
         else:
             np.testing.assert_array_equal(actual, expected, err_msg=str(name))

@@ -11,14 +11,14 @@ import gradients
 import landscape
 import nudging
 import probes
-from resonance_toolkit import widest_float
+from resonance_toolkit import device_of, widest_float
 from tests.accelerator.simulated import DEVICE, without_float64
 
 LAYERS = ["0", "2"]
 
 
 class Noisy(nn.Module):
-    """Draws noise in eval mode, too."""
+    """Draws noise in eval mode, too, the same for all samples."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Noisy(nn.Module):
 
     def forward(self, x):
         hidden = self.first(x).tanh()
-        return self.second(hidden + 0.1 * torch.randn_like(hidden))
+        return self.second(hidden + 0.1 * torch.randn_like(hidden[0]))
 
 
 class Halved(nn.Module):
@@ -41,7 +41,7 @@ class Halved(nn.Module):
 
     def forward(self, x):
         hidden = self.first(x).tanh().to(DEVICE)
-        return self.head(self.second(hidden).tanh())
+        return self.head(self.second(hidden))
 
 
 class LanguageModel(nn.Module):
@@ -79,13 +79,13 @@ def make_texts():
 
 
 def _measure_branches(model, data, layers):
-    with probes.attach(model, layers, n=3, sample=data[0]) as probe:
+    with probes.attach(model, layers, n=3, sample=data[0].to(device_of(model))) as probe:
         return probe.evaluate(data, batch_size=5)
 
 
 def _trace(model, data):
     with gradients.Trace(model, every=1) as trace:
-        outputs = model(data[0])
+        outputs = model(data[0].to(device_of(model)))
         loss = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), _beside(outputs, data[1]))
         trace.backward(loss, outputs.square().mean())
         model.zero_grad()
@@ -99,7 +99,7 @@ def _beside(outputs, targets):
 # Of every package, the verbs that make tensors or generators of their own.
 VERBS = {
     "probes.evaluate": lambda m, d, layers: _measure_branches(m, d, layers),
-    "probes.record_exits": lambda m, d, layers: probes.record_exits(m, d, layers, head="own"),
+    "probes.record_exits": lambda m, d, layers: probes.record_exits(m, d, layers),
     "gradients.Trace": lambda m, d, layers: _trace(m, d),
     "gradients.initial_norm": lambda m, d, layers: gradients.initial_norm(m, d, batch_size=5),
     "landscape.grid": lambda m, d, layers: landscape.grid(m, d, size=3),
@@ -191,7 +191,7 @@ def test_double_precision_is_refused_where_there_is_none():
 
 
 LANGUAGE_VERBS = {
-    "probes.record_exits": lambda m, d: probes.record_exits(m, d, ["block"]),
+    "gradients.initial_norm": lambda m, d: gradients.initial_norm(m, d),
     "attention.capture": lambda m, d: attention.capture(m, d[0], queries="mean"),
     "landscape.grid": lambda m, d: landscape.grid(m, d, size=3),
     "nudging.nudge": lambda m, d: nudging.nudge(m, d, nudging.backprop(), ["block"]),
@@ -233,7 +233,7 @@ def test_the_generator_of_the_device_goes_on_as_if_no_verb_had_run():
     expected = torch.rand(4, device=DEVICE)
     torch.manual_seed(3)
     nudging.nudge(model, make_data(), nudging.backprop(), LAYERS)
-    probes.exits(model, make_data(), LAYERS, head="own")
+    probes.exits(model, make_data(), LAYERS)
     assert torch.equal(torch.rand(4, device=DEVICE), expected)
 
 
