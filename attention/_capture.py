@@ -1,4 +1,3 @@
-import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,10 +21,10 @@ from resonance_toolkit import (
     devices_of,
     evaluating,
     is_whole_batch,
+    keywords_of_forward,
     logits_of,
     preserving_rng,
     take,
-    unwrap,
 )
 
 # Of a source without a size of its own, as `take` has it.
@@ -195,11 +194,12 @@ def _is_plain_call(model: nn.Module, data: Any) -> bool:
 
     # What a model takes beside tensors, such as a cache, is no matter of ours.
     values = data.values()
+    if not any(isinstance(value, Tensor) for value in values):
+        return False
     if any(isinstance(value, np.ndarray | list | str | bytes) for value in values):
         return False
-    parameters = inspect.signature(unwrap(model).forward).parameters.values()
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    return takes_any or set(data) <= {parameter.name for parameter in parameters}
+    keywords = keywords_of_forward(model)
+    return keywords is None or set(data) <= keywords
 
 
 def _check_inputs(result: xr.Dataset, batches: list[Any]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attention._call import Call
 from attention._layout import Layout
-from resonance_toolkit import positions_that_count
+from resonance_toolkit import name_inputs, positions_that_count
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,17 @@ class Padding:
 
 
 def find_padding(frame: FrameType, model: nn.Module) -> Padding | None:
-    """Read the masks in the keywords of the call that runs in `frame`; None if nothing is padded.
+    """Read the masks in the call that runs in `frame`; None if nothing is padded.
 
     Args:
         frame: Of `nn.Module.__call__`.
         model: Whose parts tell whether there are two sequences.
     """
-    keywords = frame.f_locals.get("kwargs")
-    positions = _unless_all_real(positions_that_count(keywords))
-    decoder_positions = _unless_all_real(positions_that_count(keywords, of_decoder=True))
+    arguments = frame.f_locals.get("args", ())
+    module = frame.f_locals.get("self", model)
+    inputs = name_inputs(module, arguments) | frame.f_locals.get("kwargs", {})
+    positions = _unless_all_real(positions_that_count(inputs))
+    decoder_positions = _unless_all_real(positions_that_count(inputs, of_decoder=True))
     if positions is None and decoder_positions is None:
         return None
 

@@ -134,7 +134,7 @@ _BUILDERS: dict[str, Callable[[str], Case]] = {
 def _read_rows(path: Path) -> dict[str, Row]:
     if not path.exists():
         return {}
-    entries: dict[str, Any] = json.loads(path.read_text())
+    entries: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return {key: Row.from_dict(entry) for key, entry in entries.items()}
 
 

@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def read_functions(path: Path) -> Iterator[Function]:
     """Every function and method of a file that has a body beside its docstring."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines()]
     relative = path.relative_to(ROOT)
     exported_names = read_exported_names(relative.parts[0])

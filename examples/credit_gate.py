@@ -91,8 +91,8 @@ def table(result: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
             rows.append(
                 compare(quantity, published[name], values[name].values, obstacles=obstacles)
             )
-        here = {name: float(values[name].mean()) for name in CREDITS}
-        rows.append(order_row(metric, published, here, obstacles))
+        our_means = {name: float(values[name].mean()) for name in CREDITS}
+        rows.append(order_row(metric, published, our_means, obstacles))
     return rows
 
 

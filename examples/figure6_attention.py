@@ -24,6 +24,7 @@ from lab.studies.main_runs import (
 from lab.training.scales import recipe_for
 
 READING = "20 branches, all heads of the last layer: the paper says neither"
+FIGURE_9 = {"coverage": 6.8, "peak": -12.6, "gini": -6.7}  # change in percent, its caption
 STAGES = (20, 60, 100)  # epochs, or percent of fewer
 PUBLISHED = {  # table 27: plain, asymmetric; at the three stages
     "peak": ([0.092, 0.063, 0.051], [0.053, 0.049, 0.045]),
@@ -52,6 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     stages = measured.sel(epoch=epochs, method="nearest")
     obstacles = obstacles_by_backbone(args, ["vit6"])["vit6"]
     rows = [row for name in PUBLISHED for row in rows_of(name, stages, obstacles)]
+    rows += rows_of_figure_9(measured, obstacles)
 
     images = recipe_for("vit6", args, "cifar100").images().x_test
     maps = attention.plot_maps(stages.isel(seed=0, layer=[0, 2, 5]), images)
@@ -59,6 +61,26 @@ def main(argv: list[str] | None = None) -> None:
     panels = attention.plot_statistics(statistics.isel(layer=[-1]), x="epoch", hue="training")
     figures = {"": maps[0, 0].figure, "statistics": panels[0, 0].figure}
     publish(statistics, figures, rows, output=args.output, budget=budget)
+
+
+def rows_of_figure_9(measured: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
+    """Compare the changes in percent that the caption of figure 9 has, last epoch.
+
+    They contradict table 27, whose last column changes by other amounts.
+    """
+    last = measured.isel(epoch=-1, layer=-1)
+    rows = []
+    for name, published in FIGURE_9.items():
+        means = last[name].mean(["sample", "head"])
+        plain, asymmetric = (means.sel(training=kind) for kind in KINDS)
+        values = (100 * (asymmetric / plain - 1)).values
+
+        before, after = (numbers[-1] for numbers in PUBLISHED[name])
+        contradiction = f"table 27 has {100 * (after / before - 1):+.1f} %"
+        title = f"{name}, change / % (figure 9)"
+        note = f"{contradiction}; {READING}"
+        rows.append(compare(title, published, values, obstacles=obstacles, note=note))
+    return rows
 
 
 def attention_of(run: xr.Dataset) -> xr.Dataset:

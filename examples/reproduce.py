@@ -5,6 +5,8 @@
 Runs the scripts one after another; they share finished runs (`<folder>/cache`). One that fails, or
 whose table cannot be read, is reported, the others go on, and the command ends with an error.
 `<folder>/index.html` then has every figure, table, budget and verdict, and needs no network.
+`--keep` copies the small files to results/published, and `--results-page docs/results.md` writes
+the page of the documentation from what is kept there and what was run.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import time
 from pathlib import Path
 
 from lab.results.catalogue import find_scripts, question
+from lab.results.kept import keep, write_results
 from lab.results.options import SCALES, at_least_one
 from lab.results.page import write_page
 from lab.results.running import has_result, options_of, run_script
@@ -27,10 +30,18 @@ def main(argv: list[str] | None = None) -> None:
         print("\n".join(f"{name:26} {title}" for name, title in titles.items()))
         return
 
+    if args.page_only:
+        write_documentation(args, titles)
+        return
+
     args.folder.mkdir(parents=True, exist_ok=True)
     failed = run_scripts(scripts, args)
     damaged = write_page(args.folder, titles, failed)
     print(f"wrote {args.folder / 'index.html'}")
+    if args.keep:
+        copies = keep(args.folder, args.kept, [name for name in titles if name not in failed])
+        print(f"kept {len(copies)} files in {args.kept}")
+    write_documentation(args, titles)
 
     # The page is written in any case; a failure is still a failure.
     troubles = {"failed": failed, "left a damaged result": damaged}
@@ -65,6 +76,20 @@ def run_scripts(scripts: dict[str, Path], args: argparse.Namespace) -> list[str]
     return failed
 
 
+def write_documentation(args: argparse.Namespace, titles: dict[str, str]) -> None:
+    """Write the page of the documentation, if it is asked for: kept results, and those of today."""
+    if args.results_page is None:
+        return
+
+    # Of all scripts: the page has whatever is kept, not only what was run now.
+    everything = find_scripts(Path(__file__).parent)
+    all_titles = {name: question(path) for name, path in everything.items()} | titles
+    pictures = args.results_page.parent / "pictures" / "results"
+    folders = [args.kept] if args.page_only else [args.kept, args.folder]
+    write_results(args.results_page, folders, all_titles, pictures=pictures)
+    print(f"wrote {args.results_page}")
+
+
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -77,6 +102,13 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="skip what these options made")
     parser.add_argument("--data", help="as each script has it, and so what follows")
     parser.add_argument("--seeds", type=at_least_one)
+
+    parser.add_argument("--keep", action="store_true", help="copy what is small to --kept")
+    parser.add_argument("--kept", type=Path, default=Path("results/published"))
+    parser.add_argument("--results-page", type=Path, help="docs/results.md, say")
+    parser.add_argument(
+        "--page-only", action="store_true", help="run nothing: --results-page, from --kept alone"
+    )
 
     executors = parser.add_mutually_exclusive_group()
     executors.add_argument("--processes", type=at_least_one)

@@ -10,16 +10,23 @@ tables 16-19: `--architectures resnet18 resnet50 vit_small vit_base --data /path
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import xarray as xr
 
 from lab.results.options import arguments, at_least_one, exit_showing
 from lab.results.publish import publish
+from lab.results.verdicts import Row
 from lab.studies.alpha_figures import draw_searches
 from lab.studies.alpha_rows import rows_of, stage_rows
-from lab.studies.alpha_search import compare_searches, join_searches
+from lab.studies.alpha_search import (
+    STAGE_EPOCHS,
+    Runner,
+    compare_searches,
+    join_searches,
+    search_rate_and_decay,
+)
 from lab.studies.conditions import conditions_of, obstacles, published_conditions
 from lab.studies.executing import executing
 from lab.studies.sweep import sweep
@@ -43,11 +50,12 @@ def main(argv: list[str] | None = None) -> None:
         def run(requested: Sequence[Recipe]) -> list[xr.Dataset]:
             return sweep(requested, cache=args.cache, executor=executor)
 
+        chosen = search_stages(recipes, run, args) if args.stages else {}
         searches = {
             place: compare_searches(recipe, seeds, run) for place, recipe in recipes.items()
         }
 
-    rows = stage_rows()
+    rows = stage_rows() + rate_rows(recipes, chosen)
     published = {}
     for (label, n), recipe in recipes.items():
         alphas = published_strengths(recipe.backbone).get(n, ())
@@ -68,6 +76,9 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line; without `--architectures`, take those of the scale."""
     parser = arguments(__doc__, output="results/table15.nc")
     parser.add_argument("--architectures", nargs="+", choices=list(PAPER))
+    parser.add_argument(
+        "--stages", action="store_true", help="search learning rate and decay first, plain"
+    )
     parser.add_argument("--n", nargs="+", type=at_least_one, help="branches at each layer")
     args = parser.parse_args(argv)
 
@@ -91,6 +102,32 @@ def recipes_of(args: argparse.Namespace) -> dict[tuple[str, int], Recipe]:
                 recipe = replace(recipe, weight_decay=weight_decay)
             recipes[LABELS[name], n] = recipe
     return recipes
+
+
+def search_stages(
+    recipes: Mapping[tuple[str, int], Recipe], run: Runner, args: argparse.Namespace
+) -> dict[str, tuple[float, float]]:
+    """Search rate and decay of each plain network once; the searches for alpha keep table 15's."""
+    chosen = {}
+    for (label, _), recipe in recipes.items():
+        if label not in chosen:
+            epochs = STAGE_EPOCHS if args.scale == "paper" else recipe.epochs
+            chosen[label] = search_rate_and_decay(recipe, run, epochs=epochs)
+    return chosen
+
+
+def rate_rows(
+    recipes: Mapping[tuple[str, int], Recipe], chosen: Mapping[str, tuple[float, float]]
+) -> list[Row]:
+    """Put the rates and decays that were found beside those of table 15; one seed, no verdict."""
+    rows = []
+    for (label, n), recipe in recipes.items():
+        if label in chosen:
+            rate, decay = chosen[label]
+            note = "searched with one seed"
+            rows.append(Row(f"{label}, {n} x, learning rate", recipe.lr, rate, note=note))
+            rows.append(Row(f"{label}, {n} x, decay", recipe.weight_decay, decay, note=note))
+    return rows
 
 
 def published_seeds(architectures: Sequence[str]) -> int:

@@ -11,17 +11,33 @@ all.
 from dataclasses import replace
 
 from lab.results.options import arguments
-from lab.studies.cells import Cell
+from lab.studies.cells import Cell, Line, printed
 from lab.studies.study import study
-from lab.training.scales import LABELS, recipe_for
+from lab.training.scales import LABELS, SMALL, recipe_for, remark_on_strength, strength_for
 from lab.training.strengths import TABLE_15
 
-# By number of branches and backbone: plain, asymmetric; percent, CIFAR-100.
-PUBLISHED = {
-    1: {"mlp": (23.2, 24.3), "cnn": (39.5, 30.8), "vit6": (35.8, 35.9)},
-    7: {"mlp": (23.4, 22.1), "cnn": (39.8, 31.7), "vit6": (35.9, 40.0)},
-    10: {"mlp": (23.3, 21.7), "cnn": (39.7, 24.3), "vit6": (36.0, 41.8)},
-    20: {"mlp": (23.2, 21.1), "cnn": (39.7, 33.6), "vit6": (36.1, 45.3)},
+# By number of branches and backbone, in percent, CIFAR-100.
+PUBLISHED: dict[int, dict[str, Line]] = {
+    1: {
+        "mlp": (23.2, 0.3, 24.3, 0.3, "< 0.001"),
+        "cnn": (39.5, 0.4, 30.8, 0.3, "< 0.001"),
+        "vit6": (35.8, 1.0, 35.9, 0.5, "0.7773"),
+    },
+    7: {
+        "mlp": (23.4, 0.5, 22.1, 0.3, "< 0.001"),
+        "cnn": (39.8, 0.6, 31.7, 2.9, "< 0.001"),
+        "vit6": (35.9, 0.8, 40.0, 2.1, "< 0.001"),
+    },
+    10: {
+        "mlp": (23.3, 0.3, 21.7, 0.2, "< 0.001"),
+        "cnn": (39.7, 0.6, 24.3, 2.1, "< 0.001"),
+        "vit6": (36.0, 0.9, 41.8, 2.2, "< 0.001"),
+    },
+    20: {
+        "mlp": (23.2, 0.3, 21.1, 0.3, "< 0.001"),
+        "cnn": (39.7, 0.6, 33.6, 1.2, "< 0.001"),
+        "vit6": (36.1, 1.0, 45.3, 1.3, "< 0.001"),
+    },
 }
 ALL = tuple(PUBLISHED)
 NUMBERS = {  # of branches
@@ -33,10 +49,13 @@ NUMBERS = {  # of branches
 
 def main(argv: list[str] | None = None) -> None:
     """Train every cell over the seeds; print the table, save and draw."""
-    args = arguments(__doc__, output="results/table1.nc").parse_args(argv)
+    parser = arguments(__doc__, output="results/table1.nc")
+    parser.add_argument("--architectures", nargs="+", choices=SMALL, default=list(SMALL))
+    args = parser.parse_args(argv)
 
     cells = []
-    for backbone, label in LABELS.items():
+    for backbone in args.architectures:
+        label = LABELS[backbone]
         for n, row in PUBLISHED.items():
             if backbone not in row or n not in NUMBERS[args.scale][backbone]:
                 continue
@@ -46,10 +65,12 @@ def main(argv: list[str] | None = None) -> None:
             alpha, weight_decay = TABLE_15[n][backbone]
             if args.scale == "paper":
                 plain = replace(plain, weight_decay=weight_decay)
-            asymmetric = replace(plain, n=n, alpha=alpha)
+            asymmetric = replace(plain, n=n, alpha=strength_for(plain, alpha))
 
             labels = {"architecture": label, "n": n}
-            cells.append(Cell(labels, plain, asymmetric, row[backbone]))
+            remark = remark_on_strength(plain, alpha)
+            cell = Cell(labels, plain, asymmetric, **printed(row[backbone]), remark=remark)
+            cells.append(cell)
 
     study(cells, args)
 

@@ -26,6 +26,7 @@ from resonance_toolkit import (
     count_branch_weights,
     count_samples,
     default_loss,
+    describe_targets,
     devices_of,
     fit_class_loss,
     has_class_weights,
@@ -111,12 +112,14 @@ def initial_norm(
     if not inputs:
         raise ValueError("`model`: expected parameters that require gradients, got none")
 
-    batches = take(data, samples, seed, model=model, batch_size=batch_size)
+    batches = take(
+        data, samples, seed, model=model, batch_size=batch_size, has_loss=loss is not None
+    )
     batch_loss = _MeanLoss(loss)
     if loss is None:
         batches = leave_out_uncounted(batches)
         batch_loss = _MeanLoss(default_loss([targets for _, targets in batches]))
-    elif len(batches) > 1:
+    else:
         batches, loss = _fit_to_batches(loss, batches)
         batch_loss = _MeanLoss(loss)
 
@@ -176,7 +179,7 @@ def initial_norm(
         "gradients.initial_norm",
         model,
         loss=batch_loss.name,
-        targets=batch_loss.targets,
+        targets=describe_targets(batch_loss.targets, *batches[0]),
         n_samples=n_samples,
         seed=seed,
     )

@@ -89,7 +89,7 @@ def noise(
     check_unsharded(model, hint="; use `Trace` with `fully_shard`")
 
     processes = find_group(model, group)
-    batches = take(data, samples, seed, model=model, batch_size=batch_size)
+    batches = take(data, samples, seed, model=model, batch_size=batch_size, has_loss=True)
     n_samples = sum(count_samples(inputs) for inputs, _ in batches)
     if processes is not None:
         device = next(model.parameters()).device

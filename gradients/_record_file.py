@@ -54,7 +54,7 @@ class RecordFile:
             return
 
         if self._is_begun:
-            with self.path.open("a") as file:
+            with self.path.open("a", encoding="utf-8") as file:
                 file.write(_to_line(_to_fields(updates[-1])))
             return
 
@@ -73,7 +73,7 @@ class RecordFile:
         # Whole or not at all: if the process is killed here, the rows before are still there.
         lines = [_to_line(asdict(header)), *(_to_line(_to_fields(update)) for update in updates)]
         new_path = self.path.with_name(self.path.name + ".new")
-        new_path.write_text("".join(lines))
+        new_path.write_text("".join(lines), encoding="utf-8")
         os.replace(new_path, self.path)
         self._is_begun = True
 
@@ -85,7 +85,7 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
         ValueError: If it is no such file.
     """
     # A line without an end is torn; a file without a whole line is no record.
-    lines = path.read_text().split("\n")[:-1]
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     try:
         header = RecordHeader(**json.loads(lines[0]))
         updates = [_to_update(json.loads(line)) for line in lines[1:]]

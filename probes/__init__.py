@@ -22,9 +22,11 @@ from probes._exit_analysis.route import route_exits
 from probes._exit_analysis.token_map import exit_map
 from probes._exit_training.attach import attach_exits
 from probes._exit_training.losses import Exits
+from probes._features.similarity import similarity
 from probes._plots.exit_text import plot_exit_text
 from probes._plots.exit_text_page import html_exit_text
 from probes._plots.reliability import plot_reliability
+from probes._plots.similarity import plot_similarity
 from probes._plots.tradeoff import plot_tradeoff
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
     "attach",
     "Probe",
     "schedules",
+    # Features of layers
+    "similarity",
     # Early exits: train, record, analyse
     "attach_exits",
     "Exits",
@@ -48,6 +52,7 @@ __all__ = [
     # Plots
     "plot_tradeoff",
     "plot_reliability",
+    "plot_similarity",
     "plot_exit_text",
     "html_exit_text",
 ]

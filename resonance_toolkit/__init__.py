@@ -2,8 +2,11 @@
 
 Start with `find_layers`, which turns patterns such as `"blocks.*"` into modules, and with `take`,
 which turns data of any kind into fixed batches. The instruments themselves are the packages
-`probes`, `landscape`, `gradients`, `attention` and `nudging`.
+`probes`, `landscape`, `gradients`, `attention` and `nudging`. Where a file or distribution of yours
+has such a name, `from resonance_toolkit import attention` gives ours, or says what is in the way.
 """
+
+from typing import Any
 
 from resonance_toolkit._base.branch_weights import (
     WeightCount,
@@ -12,7 +15,11 @@ from resonance_toolkit._base.branch_weights import (
     is_stack,
     stack_length,
 )
-from resonance_toolkit._base.call_model import call_model
+from resonance_toolkit._base.call_model import (
+    FailedPassError,
+    call_model,
+    keywords_of_forward,
+)
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -41,6 +48,7 @@ from resonance_toolkit._base.facts import (
     count_samples,
     dtype_name,
     first_tensor,
+    floating_dtype_of,
     has_class_token,
     is_compiled,
     is_sharded,
@@ -49,8 +57,11 @@ from resonance_toolkit._base.facts import (
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
 from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
+from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
+from resonance_toolkit._base.instruments import load_instrument as _load_instrument
 from resonance_toolkit._base.language_models import (
     IGNORED_TARGET,
+    describe_targets,
     predicts_next_token,
     reads_class_token,
     shift_labels,
@@ -64,25 +75,31 @@ from resonance_toolkit._base.losses import (
     without_mean,
 )
 from resonance_toolkit._base.new_axes import new_axes
-from resonance_toolkit._base.padding import positions_that_count
+from resonance_toolkit._base.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.preserving import preserving, preserving_rng
 from resonance_toolkit._base.provenance import provenance
 from resonance_toolkit._base.seed_generators import seed_generators
+from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.take import AtMost, take
 from resonance_toolkit._base.text_table import text_table
 from resonance_toolkit._base.to_host import to_host
+from resonance_toolkit._base.version import __version__
 from resonance_toolkit._base.warn_user import warn_user
 
 __all__ = [
+    "__version__",
     # Models and their layers
     "CLASS_TOKEN_NAMES",
     "count_samples",
     "dtype_name",
     "first_tensor",
+    "floating_dtype_of",
     "has_class_token",
     "is_compiled",
+    "is_dtensor",
+    "is_fully_sharded",
     "is_sharded",
     "name_of",
     "Blocks",
@@ -101,13 +118,16 @@ __all__ = [
     "LABEL_NAMES",
     "ClassLoss",
     "DefaultLoss",
+    "FailedPassError",
     "align_classes",
     "call_model",
     "default_loss",
+    "describe_targets",
     "fit_class_loss",
     "index_rows",
     "leave_out_uncounted",
     "mean_over_positions",
+    "name_inputs",
     "positions_that_count",
     "predicts_next_token",
     "reads_class_token",
@@ -126,6 +146,7 @@ __all__ = [
     "to_host",
     "widest_float",
     "is_whole_batch",
+    "keywords_of_forward",
     "take",
     # Guards
     "evaluating",
@@ -147,3 +168,10 @@ __all__ = [
     "text_table",
     "warn_user",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, since the instruments import this module.
+    if name in _INSTRUMENTS:
+        return _load_instrument(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,19 +1,20 @@
 """What torch knows about a `fully_shard` model, and what we ask of one."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
 
-from resonance_toolkit import is_sharded
+from resonance_toolkit import is_dtensor, is_fully_sharded, is_sharded
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def uses_fully_shard(model: nn.Module) -> bool:
     """Tell whether `fully_shard` was applied."""
-    return any(isinstance(module, FSDPModule) for module in model.modules())
+    return any(is_fully_sharded(module) for module in model.modules())
 
 
 def check_not_tensor_parallel(model: nn.Module) -> None:
@@ -41,7 +42,7 @@ def find_sharding_group(parameters: Iterable[Tensor]) -> dist.ProcessGroup:
     meshes = set()
 
     for parameter in parameters:
-        if not isinstance(parameter, DTensor) or not _is_split_once(parameter):
+        if not is_dtensor(parameter) or not _is_split_once(parameter):
             raise ValueError(
                 "`model`: expected `fully_shard` over all parameters on one one-dimensional mesh, "
                 f"got a parameter of shape {tuple(parameter.shape)} that is not sharded so. "
@@ -56,7 +57,7 @@ def find_sharding_group(parameters: Iterable[Tensor]) -> dist.ProcessGroup:
 
 def parameter_groups(model: nn.Module) -> list[Any]:
     """List torch's own records of parameters that are gathered together."""
-    states = [m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule)]
+    states = [m._get_fsdp_state() for m in model.modules() if is_fully_sharded(m)]
 
     # One group per state in older torch, several in newer.
     groups_by_state = [
@@ -67,8 +68,8 @@ def parameter_groups(model: nn.Module) -> list[Any]:
 
 def local_part(tensor: Tensor | None) -> Any:
     """Return what this process holds of a tensor; a tensor that is no DTensor as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
-def _is_split_once(parameter: DTensor) -> bool:
-    return parameter.device_mesh.ndim == 1 and isinstance(parameter.placements[0], Shard)
+def _is_split_once(parameter: "DTensor") -> bool:
+    return parameter.device_mesh.ndim == 1 and parameter.placements[0].is_shard()

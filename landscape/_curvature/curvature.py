@@ -25,6 +25,7 @@ from resonance_toolkit import (
     check_choice,
     check_module,
     check_whole,
+    describe_targets,
     devices_of,
     name_of,
     preserving_rng,
@@ -168,13 +169,14 @@ def curvature(
         )
         curvature_matrix = curvature_of(model, request)
         params = curvature_matrix.params
+        first_batch = next(iter(curvature_matrix.batches))
         opening = matrix_vector_product(curvature_matrix)
         attributes = {
             "matrix": matrix,
             "product": product,
             "n_samples": curvature_matrix.n_samples,
             "loss": curvature_matrix.objective.loss_name,
-            "targets": curvature_matrix.objective.targets,
+            "targets": describe_targets(curvature_matrix.objective.targets, *first_batch),
         }
 
     blocks = blocks_of(model, params, by)

@@ -84,7 +84,7 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
     # A loader without a limit may be larger than memory: it is passed over for each product.
     batches: Iterable[Any]
     if request.samples is None and isinstance(request.data, DataLoader):
-        stream = Streamed(request.data, model, request.seed, measures.ignored_target)
+        stream = Streamed(request.data, model, request.seed, measures)
         objective, n_samples = _read_stream(stream, measures)
         batches = stream
     else:
@@ -183,17 +183,17 @@ class Streamed:
         loader: The loader.
         model: Whose inputs they are.
         seed: Seeds every pass alike.
-        ignored: The target that does not count, if there is one: samples without another one are
-            left out.
+        measures: What is measured; samples without a target that counts there are left out.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], model: nn.Module, seed: int, ignored: int | None
+        self, loader: DataLoader[Any], model: nn.Module, seed: int, measures: Measures
     ) -> None:
         self.loader = loader
         self.model = model
         self.seed = seed
-        self.ignored = ignored
+        self.ignored = measures.ignored_target
+        self.has_loss = measures.loss is not None
 
     def __iter__(self) -> Iterator[Any]:
         devices = devices_of(self.model)
@@ -207,7 +207,14 @@ class Streamed:
         return [fingerprint([batch]) for batch in islice(self, count)]
 
     def _understand(self, batch: Any) -> Batches:
-        pieces = take([batch], None, self.seed, model=self.model, batch_size=None)
+        pieces = take(
+            [batch],
+            None,
+            self.seed,
+            model=self.model,
+            batch_size=None,
+            has_loss=self.has_loss,
+        )
         if self.ignored is None:
             return pieces
         return leave_out_uncounted(pieces, self.ignored, may_be_all=True)

@@ -46,6 +46,10 @@ _PATIENCE = _START**2 + 10 * (_GUIDED + _RANDOM)
 _MAX_MARGINS = 2000
 
 
+# Largest error of an interpolated accuracy, at points that were left out, that is let pass.
+_ACCURACY_TOLERANCE = 0.02
+
+
 @dataclass(frozen=True)
 class Adaptive:
     """Evaluate points until the interpolated loss is good to `tolerance` of its range.
@@ -68,7 +72,8 @@ class Adaptive:
         """If this is a classification of few samples.
 
         Accuracy is a step function and interpolates badly; margins are continuous, and tell it. The
-        accuracy of tokens or pixels is interpolated itself, which is rough where there are few.
+        accuracy of tokens or pixels, or of many samples, is interpolated itself where the points
+        evaluated first predict the others, and else left out where nothing was evaluated.
         """
         measurement = problem.measurement
         targets = [y for _, y in measurement.batches]
@@ -176,6 +181,16 @@ def _next_points(
     return np.append(np.array(guided, dtype=np.int64), random)
 
 
+def _is_smooth(points: Array, accuracies: Array) -> bool:
+    """Tell whether accuracies predict one another: a step function of few positions does not."""
+    if np.isnan(accuracies).any():
+        return False
+    n_early = int(0.6 * len(points))
+    predicted = _interpolate(points[:n_early], accuracies[:n_early], points[n_early:])
+    errors = np.abs(np.clip(predicted, 0, 1) - accuracies[n_early:])
+    return bool(errors.max(initial=0) <= _ACCURACY_TOLERANCE)
+
+
 def _interpolate_table(
     run: Run, evaluated: Indices, places: Array, value_names: list[str]
 ) -> Array:
@@ -190,10 +205,12 @@ def _interpolate_table(
         table[:, [loss, error]] = _interpolate(places[evaluated], smooth_values, places)
         table[:, error] = np.maximum(table[:, error], 0)
 
+    # A column of NaN is a sample whose target does not count.
     margins = run.table[evaluated, len(value_names) :]
+    margins = margins[:, ~np.isnan(margins).all(0)]
     if margins.shape[1] and np.isfinite(margins).all():
         table[:, accuracy] = (_interpolate(places[evaluated], margins, places) > 0).mean(1)
-    elif not np.isnan(run.table[evaluated, accuracy]).any():
+    elif _is_smooth(places[evaluated], run.table[evaluated, accuracy]):
         rough_accuracy = _interpolate(places[evaluated], run.table[evaluated, accuracy], places)
         table[:, accuracy] = np.clip(rough_accuracy, 0, 1)
 

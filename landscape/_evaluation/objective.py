@@ -18,6 +18,7 @@ from resonance_toolkit import (
     ClassLoss,
     DefaultLoss,
     align_classes,
+    count_samples,
     default_loss,
     fit_class_loss,
     has_class_weights,
@@ -67,7 +68,6 @@ class Objective:
         loss_name: What the loss is called.
         targets: What they were understood as.
         ignored_target: The target that does not count.
-        is_weighted: True if its mean over samples is not the mean of its means over batches.
     """
 
     loss: Measure
@@ -76,7 +76,11 @@ class Objective:
     loss_name: str
     targets: str
     ignored_target: int
-    is_weighted: bool
+
+    @property
+    def is_weighted(self) -> bool:
+        """True if classes have weights: the mean over samples is then a ratio of two sums."""
+        return isinstance(self.loss, ClassLoss) and self.loss.scale is not None
 
     @property
     def needs_only_outputs(self) -> bool:
@@ -136,12 +140,18 @@ def make_objective(measures: Measures, targets: list[Any]) -> Objective:
     return Objective(
         loss,
         measures.kind,
-        measures.metrics,
+        {name: _fit_metric(*metric, targets) for name, metric in measures.metrics.items()},
         loss_name=name_of(loss if measures.loss is None else measures.loss),
         targets=meaning,
         ignored_target=IGNORED_TARGET if ignored is None else ignored,
-        is_weighted=has_class_weights(measures.loss),
     )
+
+
+def _fit_metric(kind: Kind, metric: Measure, targets: list[Any]) -> tuple[Kind, Measure]:
+    """Fit one of torch's losses whose mean over a batch is no mean over its samples."""
+    if kind != "outputs" or not has_class_weights(metric):
+        return kind, metric
+    return kind, fit_class_loss(metric, targets)
 
 
 def evaluate_on_batch(
@@ -174,33 +184,30 @@ def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | 
     scores, classes = aligned
     is_right = (scores.argmax(1) == classes).to(widest_float(scores.device))
     counts = classes != objective.ignored_target
-    shares = mean_over_positions(is_right, counts)
+    shares = is_right if classes.dim() == 1 else mean_over_positions(is_right, counts)
 
     # Not dropped here: how many there are, only a wait for the device would tell.
     return shares.masked_fill(~counts.reshape(len(counts), -1).any(1), torch.nan)
 
 
-def margins(outputs: Any, targets: Tensor) -> Tensor:
+def margins(outputs: Any, targets: Any) -> Tensor:
     """How far the logit of the true class is above the others, for each sample.
 
-    NaN if this is no classification, targets are not all classes, or a sample has several positions
-    (tokens, pixels): a margin of each would be more numbers than the surface has.
+    A target that is no class is never right: its margin is -1. NaN for the target that does not
+    count, if this is no classification, or if a sample has several positions (tokens, pixels): a
+    margin of each would be more numbers than the surface has.
     """
     aligned = _align(outputs, targets)
     if aligned is None or aligned[1].dim() > 1:
-        return torch.full((len(targets),), torch.nan, device="cpu")
+        return torch.full((count_samples(targets),), torch.nan, device="cpu")
 
-    # Worked out whatever the targets are, and then dropped: a look at them at every point would
-    # wait for the device.
     logits, classes = aligned
-    last_class = logits.shape[1] - 1
-    are_classes = ((classes >= 0) & (classes <= last_class)).all()
-    indices = classes.clamp(0, last_class)[:, None]
-
+    is_class = (classes >= 0) & (classes < logits.shape[1])
+    indices = classes.where(is_class, 0)[:, None]
     true_logit = logits.gather(1, indices)
     other_logits = logits.scatter(1, indices, -torch.inf)
-    differences = (true_logit - other_logits.amax(1, keepdim=True))[:, 0]
-    return differences.where(are_classes, torch.nan)
+    distances = (true_logit - other_logits.amax(1, keepdim=True))[:, 0]
+    return distances.where(is_class, -1).masked_fill(classes == IGNORED_TARGET, torch.nan)
 
 
 class Mean:

@@ -1,5 +1,6 @@
 """Evaluate a model at a point: displace it, measure it on all samples, put it back."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -146,7 +147,8 @@ def _measure(
     batch_margins = bring_to_host(means, batch_margins)
 
     # In the order of `Problem.value_names`; margins, if any, come last.
-    row = [losses.mean(), losses.standard_error(), accuracy.mean_of_numbers()]
+    standard_error = math.nan if objective.is_weighted else losses.standard_error()
+    row = [losses.mean(), standard_error, accuracy.mean_of_numbers()]
     for name, (kind, metric) in objective.metrics.items():
         is_of_model = kind == "model"
         row.append(evaluate_on_model(metric, model) if is_of_model else metric_means[name].mean())

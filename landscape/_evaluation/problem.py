@@ -26,6 +26,7 @@ from resonance_toolkit import (
     check_module,
     check_whole,
     count_samples,
+    describe_targets,
     device_of,
     dtype_name,
     provenance,
@@ -77,12 +78,26 @@ class Measurement:
     def has_finite_inputs(self) -> bool:
         """True if no input is NaN or infinite."""
         tensors = tree_leaves([inputs for inputs, _ in self.batches])
-        return all(bool(t.isfinite().all()) for t in tensors if isinstance(t, Tensor))
+        return all(_is_finite(tensor) for tensor in tensors if isinstance(tensor, Tensor))
+
+    @property
+    def targets(self) -> str:
+        """What they were understood as, and beside which inputs."""
+        return describe_targets(self.objective.targets, *self.batches[0])
 
     @property
     def n_samples(self) -> int:
         """Samples on which it is measured."""
         return sum(count_samples(inputs) for inputs, _ in self.batches)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return bool(tensor.isfinite().all())
+
+    # NaN comes through both ends. `isfinite` would write four arrays as large as the inputs.
+    smallest, largest = tensor.aminmax()
+    return bool(smallest.isfinite() & largest.isfinite())
 
 
 @dataclass(frozen=True)
@@ -164,7 +179,7 @@ def describe(problem: Problem, *, draws_random_numbers: bool) -> Attributes:
         "random_numbers": "same at every point" if draws_random_numbers else "none drawn",
         "batch_norm": f"{measurement.bn} statistics" if batch_norms(model) else "none",
         "loss": measurement.objective.loss_name,
-        "targets": measurement.objective.targets,
+        "targets": measurement.targets,
         "dtype": dtype_name(next(iter(problem.tensors.values())).dtype),
         "device": device_of(model).type,
     }

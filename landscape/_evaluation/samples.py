@@ -28,6 +28,7 @@ from resonance_toolkit import (
     AtMost,
     Batches,
     ClassLoss,
+    FailedPassError,
     call_model,
     count_samples,
     device_of,
@@ -89,7 +90,7 @@ def fix_samples(model: nn.Module, measures: Measures, request: SampleRequest) ->
     trial = try_out(model, objective, few_samples, most_samples)
 
     batch_size = request.batch_size
-    if batch_size is None and (objective.is_weighted or not trial.is_divisible):
+    if batch_size is None and not trial.is_divisible:
         batch_size = max(count_samples(inputs) for inputs, _ in pieces)
     elif batch_size is None:
         budget = _WORKING_SET if device_of(model).type == "cpu" else 64 * _WORKING_SET
@@ -172,10 +173,13 @@ def _describe_failure(error: Exception, objective: Objective, batch: Batch) -> s
     inputs, _ = batch
     shapes = [tuple(leaf.shape) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     listing = ", ".join(str(shape) for shape in shapes)
+    # What `call_model` says of shapes is said here.
+    cause = error.__cause__ if isinstance(error, FailedPassError) else error
     called = "`loss`: it fails" if objective.kind == "closure" else "`data`: the model fails"
     return (
-        f"{called} on {count_samples(batch)} samples, inputs of shape {listing}: {error}. A tuple "
-        "of inputs is positional arguments, a mapping keywords; where samples depend on each "
+        f"{called} on {count_samples(batch)} samples, inputs of shape {listing}: {cause}. "
+        "Samples come first: of single samples make a batch, torch.stack(samples). A tuple of "
+        "inputs is positional arguments, a mapping keywords; where samples depend on each "
         "other, as nodes of a graph do, give all of them: samples=None, and no `batch_size`"
     )
 
@@ -189,7 +193,8 @@ def draw_samples(
         What is measured, as the targets ask for it, and pieces of samples of one shape.
     """
     data, seed = request.data, request.seed
-    pieces = take(data, request.samples, seed, model=model, batch_size=None)
+    has_loss = measures.loss is not None
+    pieces = take(data, request.samples, seed, model=model, batch_size=None, has_loss=has_loss)
 
     # Tensors and lists cannot change; a dataset may augment, a loader may shuffle.
     if not isinstance(data, list | tuple | Mapping):

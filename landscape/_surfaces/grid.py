@@ -62,7 +62,9 @@ def grid(
             sample; by default what targets ask for: cross-entropy of classes, tokens or pixels
             (-100 does not count: the mean is over a sample's positions that do, then over samples
             that have one), of distributions, or the sigmoid losses of several labels. Real numbers
-            need a loss of their own, such as `torch.nn.functional.mse_loss`.
+            need a loss of their own, such as `torch.nn.functional.mse_loss`. Class weights of
+            torch's losses count as in one batch of all samples; a mean of your own is weighted by
+            batch size.
         metrics: Further values by name: callables like `loss`, of `(model)` alone, or
             loss-landscapes metrics.
         directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
@@ -85,17 +87,19 @@ def grid(
         bn: `"frozen"` running statistics, or `"recompute"` them at every point.
         method: `"exact"` evaluates every point; `"adaptive"` evaluates few and interpolates, until
             the estimated error is below `tolerance`, or all points are evaluated.
-        tolerance: Largest error of an interpolated loss, relative to the range of the surface. It
-            says nothing about the accuracy of tokens and pixels, which is interpolated roughly.
+        tolerance: Largest error of an interpolated loss, relative to the range of the surface. The
+            accuracy of tokens and pixels, or of more than 2000 samples, is NaN where it was not
+            evaluated, unless points that were left out are predicted to 0.02.
         batch_size: Samples at a time; by default as many as keep activations in the cache.
         checkpoint: A file for finished points: the same call goes on from there after a kill.
         executor: Where pieces of the plane are evaluated; by default in this process.
 
     Returns:
         Dataset with `loss (alpha, beta)`, its standard error over samples `loss_se` (NaN if `loss`
-        gives one number per batch), `accuracy` (the share of a sample's positions that count which
-        are right, then the mean over samples; NaN if targets are no classes, or the model returns
-        several tensors of which none is called `logits` or `out`), `evaluated`, and the metrics.
+        gives one number per batch or weighs classes), `accuracy` (the share of a sample's positions
+        that count which are right, then the mean over samples; NaN if targets are no classes, or
+        the model returns several tensors of which none is called `logits` or `out`), `evaluated`,
+        and the metrics.
         Non-finite values are kept, and counted in the attribute `n_non_finite`; what targets were
         understood as is in the attribute `targets`.
 

@@ -85,7 +85,7 @@ def trajectory(
         >>> model, data = nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1))
         >>> path = [{"weight": torch.tensor([[4.0 - i, 0.0]])} for i in range(5)]
         >>> run = trajectory(model, path, data, loss=nn.functional.mse_loss, samples=2, size=3)
-        >>> run["path_loss"].round(6).values, run["explained_variance"].round(6).values
+        >>> run["path_loss"].round(4).values, run["explained_variance"].round(4).values
         (array([8. , 4.5, 2. , 0.5, 0. ]), array([1., 0.]))
     """
     if not isinstance(checkpoints, Sequence) or len(checkpoints) < 3:

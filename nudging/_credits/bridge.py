@@ -11,17 +11,20 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from nudging._credits.bridge_networks import BridgeNetworks
-from nudging._replay.losses import choose_loss, describe_targets, name_of_loss
+from nudging._replay.losses import choose_loss, name_of_loss, settle_meaning
 from nudging._replay.nests import pick_samples
 from nudging._replay.observe_batch import observe_batch
 from nudging._replay.setup import choose_blocks, make_setup
 from nudging._replay.state import State
 from resonance_toolkit import (
+    IGNORED_TARGET,
     Batches,
     Loss,
     check_whole,
     count_samples,
+    describe_targets,
     dtype_name,
+    ignore_index_of,
     leave_out_uncounted,
     provenance,
     take,
@@ -79,9 +82,11 @@ class Bridge(BridgeNetworks):
         batch_size = check_whole("batch_size", batch_size)
 
         # One piece for each shape of samples, from which every epoch picks rows in another order.
-        pieces = take(data, samples, seed, model=model, batch_size=None)
-        if loss is None:
-            pieces = leave_out_uncounted(pieces)
+        has_loss = loss is not None
+        pieces = take(data, samples, seed, model=model, batch_size=None, has_loss=has_loss)
+        ignored = IGNORED_TARGET if loss is None else ignore_index_of(loss)
+        if ignored is not None:
+            pieces = leave_out_uncounted(pieces, ignored)
         setup = make_setup(model, modules, choose_loss(loss, [targets for _, targets in pieces]))
         n_samples = sum(count_samples(inputs) for inputs, _ in pieces)
         generator = torch.Generator().manual_seed(seed)
@@ -97,6 +102,7 @@ class Bridge(BridgeNetworks):
                 step_losses.append(self.update(state))
             epoch_losses.append(float(np.mean(step_losses)))
 
+        meaning = settle_meaning(setup.loss, state.outputs, state.targets)
         passes = {"long_name": "passes over the samples"}
         return xr.Dataset(
             {"loss": ("epoch", epoch_losses, {"long_name": "loss of the bridge"})},
@@ -107,7 +113,7 @@ class Bridge(BridgeNetworks):
                 blocks=self.blocks,
                 blocks_reason=setup.modules.reason,
                 loss=name_of_loss(setup.loss),
-                targets=describe_targets(setup.loss, state.outputs, state.targets),
+                targets=describe_targets(meaning, state.inputs, state.targets),
                 dtype=dtype_name(state.hidden[self.blocks[0]].dtype),
                 order_seed=seed,
                 batch_size=batch_size,

@@ -119,7 +119,7 @@ class CreditBridge(Bridge):
         # At the terminal block, the true loss and its gradient are known.
         last_block = self.blocks[-1]
         terminal_state = state.hidden[last_block].detach().requires_grad_()
-        losses = state.losses(state.rest(last_block, terminal_state))
+        losses = state.losses(state.replay(last_block, terminal_state))
         (true_gradient,) = torch.autograd.grad(losses.sum(), terminal_state)
 
         rows, time, _, counts = self._stack_blocks(state, [last_block], signal)

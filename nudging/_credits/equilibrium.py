@@ -94,7 +94,7 @@ class EquilibriumPropagation:
                 moved_states = [hidden.requires_grad_() for hidden in moved_states]
                 errors = self._prediction_errors(modules, moved_states, free_states)
                 energy = 0.5 * sum(error.square().sum() for error in errors)
-                outputs = state.rest(state.blocks[-1], moved_states[-1])
+                outputs = state.replay(state.blocks[-1], moved_states[-1])
                 loss = state.losses(outputs).sum()
 
                 slopes = torch.autograd.grad(energy + self.beta * loss, moved_states)
@@ -119,8 +119,8 @@ class EquilibriumPropagation:
     ) -> list[Tensor]:
         """Return how far each state is from what the state before it predicts."""
         errors = [
-            after - _call_block(module, before)
-            for module, before, after in zip(modules, states[:-1], states[1:], strict=True)
+            hidden - _call_block(module, input_state)
+            for module, input_state, hidden in zip(modules, states[:-1], states[1:], strict=True)
         ]
         return [states[0] - free_states[0], *errors] if self.anchored else errors
 
@@ -128,15 +128,15 @@ class EquilibriumPropagation:
     @torch.no_grad()
     def _check_chain(state: State, modules: list[nn.Module], free_states: list[Tensor]) -> None:
         links = zip(state.blocks[1:], modules, free_states[:-1], free_states[1:], strict=True)
-        for block, module, before, after in links:
+        for block, module, input_state, hidden in links:
             try:
-                output = _call_block(module, before)
+                output = _call_block(module, input_state)
             except Exception as error:
                 raise ValueError(f"`blocks`: {block!r} cannot run on the block before") from error
 
             # Not bit by bit: a block by itself may run another kernel than inside the model.
-            if output.shape != after.shape or not torch.allclose(
-                output, after, rtol=1e-3, atol=1e-4
+            if output.shape != hidden.shape or not torch.allclose(
+                output, hidden, rtol=1e-3, atol=1e-4
             ):
                 raise ValueError(
                     f"`blocks`: equilibrium propagation expects a chain, but {block!r} gives "

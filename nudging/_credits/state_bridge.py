@@ -103,7 +103,7 @@ class StateBridge(Bridge):
         point = point.to(true_state).detach().requires_grad_()
 
         with torch.enable_grad():
-            loss = state.losses(state.rest(last_block, point)).sum()
+            loss = state.losses(state.replay(last_block, point)).sum()
             (gradient,) = torch.autograd.grad(loss, point)
         return as_rows(gradient.to(rows), last_block)
 

@@ -19,18 +19,21 @@ from tqdm import tqdm
 
 from nudging._credits.credit import Credit, describe_credit
 from nudging._measures.numbers import Array, Attributes, concatenate_batches
-from nudging._replay.losses import choose_loss, describe_targets, name_of_loss
+from nudging._replay.losses import choose_loss, name_of_loss, settle_meaning
 from nudging._replay.observe_batch import observe_batch
 from nudging._replay.padding import zero_padding
 from nudging._replay.replay import tensor_versions
 from nudging._replay.setup import Setup, choose_blocks, make_setup
 from nudging._replay.state import State
 from resonance_toolkit import (
+    IGNORED_TARGET,
     Batches,
     Loss,
     count_samples,
+    describe_targets,
     devices_of,
     dtype_name,
+    ignore_index_of,
     leave_out_uncounted,
     preserving,
     provenance,
@@ -103,9 +106,11 @@ def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observ
             request.seed,
             model=request.model,
             batch_size=request.batch_size,
+            has_loss=request.loss is not None,
         )
-        if request.loss is None:
-            batches = _leave_out_uncounted(batches, request.batch_size)
+        ignored = IGNORED_TARGET if request.loss is None else ignore_index_of(request.loss)
+        if ignored is not None:
+            batches = _leave_out_uncounted(batches, ignored, request.batch_size)
         loss = choose_loss(request.loss, [targets for _, targets in batches])
 
         setup = make_setup(request.model, modules, loss)
@@ -154,13 +159,13 @@ def _bring_to_host(
     return {measure: {name: next(on_host) for name in part} for measure, part in values.items()}
 
 
-def _leave_out_uncounted(batches: Batches, batch_size: int) -> Batches:
-    kept = leave_out_uncounted(batches)
-    if _count_all(kept) == _count_all(batches):
+def _leave_out_uncounted(batches: Batches, ignored: int, batch_size: int) -> Batches:
+    counted_batches = leave_out_uncounted(batches, ignored)
+    if _count_all(counted_batches) == _count_all(batches):
         return batches
 
     # Joined and cut again, so that batches are as full as they can be.
-    return take(kept, None, batch_size=batch_size)
+    return take(counted_batches, None, batch_size=batch_size)
 
 
 def _count_all(batches: Batches) -> int:
@@ -260,9 +265,10 @@ def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tenso
 def _describe(request: Request, state: State, n_samples: int) -> Attributes:
     """Say what made a result."""
     reason = state.full_pass_reason
+    meaning = settle_meaning(state.loss, state.outputs, state.targets)
     settings: dict[str, Any] = {
         "loss": name_of_loss(state.loss),
-        "targets": describe_targets(state.loss, state.outputs, state.targets),
+        "targets": describe_targets(meaning, state.inputs, state.targets),
         "blocks": state.blocks,
         "blocks_reason": state._setup.modules.reason,
         "dtype": dtype_name(state.hidden[state.blocks[0]].dtype),

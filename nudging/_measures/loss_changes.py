@@ -55,7 +55,7 @@ class LossChanges:
         changes = []
         for name in state.blocks:
             for eta in self.etas:
-                outputs = state.rest(name, state.hidden[name] - eta * steps[name])
+                outputs = state.replay(name, state.hidden[name] - eta * steps[name])
                 changes.append(subtract_losses(state.losses(outputs), losses_before))
         shape = (len(state.blocks), len(self.etas), len(state))
 

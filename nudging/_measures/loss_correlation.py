@@ -58,7 +58,7 @@ class LossCorrelation:
                 # To first order, L(h + v) - L(h) = <g, v>; a credit stands for g.
                 wide_step = step.to(widest_float(step.device))
                 predicted = (batch.credit[name] * wide_step).flatten(1).sum(1)
-                losses_after = state.losses(state.rest(name, hidden + step))
+                losses_after = state.losses(state.replay(name, hidden + step))
                 predicted_changes.append(predicted)
                 true_changes.append(subtract_losses(losses_after, losses_before))
 

@@ -56,8 +56,8 @@ def measure(
         n_directions: Random directions per sample and block.
         loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
             for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; class weights stay in its terms, as
-            `reduction="none"` has them.
+            Means of torch are taken over each sample alone; with class weights, such that the mean
+            over all samples is torch's own of all of them in one batch.
         samples: How many samples to draw, if there are so many; None takes all.
         batch_size: Samples at a time.
         seed: Decides samples and directions.

@@ -44,8 +44,8 @@ def stability(
         batch_size: Samples in each.
         loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
             for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; class weights stay in its terms, as
-            `reduction="none"` has them.
+            Means of torch are taken over each sample alone; with class weights, such that the mean
+            over all samples is torch's own of all of them in one batch.
         seed: Decides which samples.
 
     Returns:

@@ -32,7 +32,7 @@ def draw_directions(
     """
     hidden = state.hidden[block]
     stream = _PREFIXES[use] + block
-    places = range(state.first, state.first + len(hidden))
+    places = range(state.first_sample, state.first_sample + len(hidden))
     generators = [torch.Generator().manual_seed(_mix_seed(seed, stream, place)) for place in places]
 
     positions = state.positions(block)

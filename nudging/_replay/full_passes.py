@@ -49,8 +49,8 @@ def reason_for_full_passes(state: State) -> str:
         noise = torch.randn(hidden.shape, generator=generator, device="cpu").to(hidden)
         changed = hidden + _TRIAL_STEP * (hidden.abs().mean() or 1.0) * noise
 
-        replayed_losses = by_replay.losses(by_replay.rest(name, changed))
-        true_losses = by_full_pass.losses(by_full_pass.rest(name, changed))
+        replayed_losses = by_replay.losses(by_replay.replay(name, changed))
+        true_losses = by_full_pass.losses(by_full_pass.replay(name, changed))
         if not _are_same(replayed_losses, true_losses):
             return f"what follows {name} depends on more than the outputs of its modules"
     return ""

@@ -13,10 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from resonance_toolkit import (
+    ClassLoss,
     DefaultLoss,
     Loss,
     align_classes,
     default_loss,
+    fit_class_loss,
+    has_class_weights,
     ignore_index_of,
     logits_of,
     mean_over_positions,
@@ -28,9 +31,6 @@ from resonance_toolkit import (
 @dataclass(frozen=True, eq=False)
 class MeanOfSample:
     """One of torch's losses, averaged over the terms of each sample.
-
-    Class weights stay in the terms, as torch's `reduction="none"` has them; the mean divides by the
-    number of terms and not by the sum of their weights, which would differ from sample to sample.
 
     Attributes:
         loss: With `reduction="none"`.
@@ -69,15 +69,14 @@ def choose_loss(loss: Loss | None, targets: Iterable[Any]) -> Loss:
     """Return a loss with one value per sample: the user's, or the one that all targets ask for."""
     if loss is None:
         return default_loss(targets)
-    return make_loss_per_sample(loss)
-
-
-def make_loss_per_sample(loss: Loss) -> Loss:
-    """Return a loss of the user's with one value per sample."""
     if not callable(loss):
         raise TypeError(
             f"`loss`: expected a callable (outputs, targets), got {type(loss).__name__}"
         )
+
+    # Weights of classes are put in relation to those of all targets, not of a batch.
+    if has_class_weights(loss):
+        return fit_class_loss(loss, targets)
 
     loss_without_mean = without_mean(loss)
     if loss_without_mean is loss:
@@ -87,10 +86,10 @@ def make_loss_per_sample(loss: Loss) -> Loss:
 
 def name_of_loss(loss: Loss) -> str:
     """Say what a loss is called in the attributes of a result."""
-    return name_of(loss.loss if isinstance(loss, MeanOfSample) else loss)
+    return name_of(loss.loss if isinstance(loss, MeanOfSample | ClassLoss) else loss)
 
 
-def describe_targets(loss: Loss, outputs: Any, targets: Any) -> str:
+def settle_meaning(loss: Loss, outputs: Any, targets: Any) -> str:
     """Say what targets were understood as, in the attributes of a result."""
     if isinstance(loss, DefaultLoss):
         return loss.settle_meaning(outputs, targets)

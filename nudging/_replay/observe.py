@@ -31,7 +31,8 @@ def observe(
         blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
             whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
         loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
-            for. Means of torch are taken over each sample alone; class weights stay in its terms.
+            for. Means of torch are taken over each sample alone; with class weights, such that
+            their mean over the batch is torch's.
         full_pass_reason: Why a change of one block needs a pass through the whole model; found out
             on two samples by default. An empty string says that computing what follows a block is
             enough. Give the one of an earlier state of the same model to save the trial.

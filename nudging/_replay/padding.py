@@ -5,33 +5,34 @@ neither norms nor means over features see it. A text then has the same numbers w
 padded to.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from resonance_toolkit import IGNORED_TARGET, positions_that_count
+from resonance_toolkit import IGNORED_TARGET, name_inputs, positions_that_count
 
 # Keywords that carry the decoder's own sequence (transformers, torch).
 _DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds", "tgt"}
 
 
-def find_positions(inputs: Any, targets: Any, block: str, hidden: Tensor) -> Tensor | None:
+def find_positions(
+    model: nn.Module, inputs: Any, targets: Any, block: str, hidden: Tensor
+) -> Tensor | None:
     """Tell which positions of a block's output count, `(sample, position)`; None if all do.
 
     Args:
+        model: Whose `forward` names what it was called with.
         inputs: What the model was called with.
         targets: What its outputs are compared with.
         block: Name of the block.
         hidden: Its output. Only `(sample, position, feature)` has positions of the inputs.
     """
-    if not isinstance(inputs, Mapping):
-        return None
+    named_inputs = name_inputs(model, inputs)
 
     # By name, not by length: both sequences of an encoder-decoder may be equally long.
-    is_decoder = "decoder" in block.split(".") and bool(_DECODER_INPUTS & inputs.keys())
-    counts = positions_that_count(inputs, of_decoder=is_decoder)
+    is_decoder = "decoder" in block.split(".") and bool(_DECODER_INPUTS & named_inputs.keys())
+    counts = positions_that_count(named_inputs, of_decoder=is_decoder)
     if is_decoder and counts is None:
         counts = _positions_up_to_last_target(targets)
 

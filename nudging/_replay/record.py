@@ -73,7 +73,7 @@ def record_state(
         hidden=hidden,
         outputs=outputs,
         loss=setup.loss,
-        first=first_sample,
+        first_sample=first_sample,
         full_pass_reason=full_pass_reason,
         _setup=setup.keep_blocks(list(hidden)),
         _recorder=recorder,

@@ -54,13 +54,16 @@ class Setup:
         if len(names) == len(self.modules):
             return self if not self.may_leave_out else replace(self, may_leave_out=False)
 
-        others = [name for name in self.modules if name not in names]
-        listing = ", ".join(others[:_LISTED_NAMES]) + (", ..." * (len(others) > _LISTED_NAMES))
+        dropped_names = [name for name in self.modules if name not in names]
+        listing = ", ".join(dropped_names[:_LISTED_NAMES])
+        if len(dropped_names) > _LISTED_NAMES:
+            listing += ", ..."
+
         reason = (
             f"{self.modules.reason}; without {listing}, which do not give each sample one output"
         )
-        kept = {name: module for name, module in self.modules.items() if name in names}
-        return replace(self, modules=Blocks(kept, reason), may_leave_out=False)
+        kept_modules = {name: module for name, module in self.modules.items() if name in names}
+        return replace(self, modules=Blocks(kept_modules, reason), may_leave_out=False)
 
 
 def choose_blocks(model: nn.Module, blocks: str | Sequence[str] | None) -> Blocks:

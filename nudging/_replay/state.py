@@ -30,7 +30,7 @@ class State:
         hidden: Each block's output, detached, in the order of `blocks`.
         outputs: What the model returned, detached.
         loss: `(outputs, targets)` to one loss per sample, `(sample,)`.
-        first: Place of the first sample in the data, where this is one batch of several.
+        first_sample: Place of the first sample in the data, where this is one batch of several.
         full_pass_reason: Why a change of one block needs a pass through the whole model; empty if
             computing what follows the block is enough.
     """
@@ -42,7 +42,7 @@ class State:
     hidden: dict[str, Tensor]
     outputs: Any
     loss: Loss
-    first: int
+    first_sample: int
     full_pass_reason: str
     _setup: Setup
     _recorder: Recorder
@@ -58,7 +58,7 @@ class State:
         """The loss of each sample, `(sample,)`.
 
         Args:
-            outputs: Such as `rest` returns; by default those of the model as it was observed.
+            outputs: Such as `replay` returns; by default those of the model as it was observed.
         """
         chosen_outputs = self.outputs if outputs is None else outputs
         return evaluate_loss(self.loss, chosen_outputs, self.targets, len(self))
@@ -75,7 +75,7 @@ class State:
         self._check_block(block)
         return self._positions[block]
 
-    def rest(self, block: str, value: Tensor) -> Any:
+    def replay(self, block: str, value: Tensor) -> Any:
         """What the model returns if a block's output is replaced; only what follows is computed.
 
         Args:
@@ -91,7 +91,7 @@ class State:
             raise ValueError(f"`value`: expected {expected_shape}, got {tuple(value.shape)}")
 
         # A copy, since what follows may write into it.
-        return self._run({block: lambda _output: value.clone()}, after=block)
+        return self._run({block: lambda _output: value.clone()}, changed_block=block)
 
     def gradient(self) -> dict[str, Tensor]:
         """By block, the gradient of each sample's loss (of their sum, so without 1/N).
@@ -135,7 +135,7 @@ class State:
 
         trackers = {name: partial(track, name) for name in self.blocks}
         with torch.enable_grad():
-            value = total(self._run(trackers, after=None if whole else first_block))
+            value = total(self._run(trackers, changed_block=None if whole else first_block))
 
         if value.dim() or not value.requires_grad:
             actual = tuple(value.shape) if value.dim() else "none that needs a gradient"
@@ -160,7 +160,7 @@ class State:
     @cached_property
     def _positions(self) -> dict[str, Tensor | None]:
         return {
-            name: find_positions(self.inputs, self.targets, name, hidden)
+            name: find_positions(self.model, self.inputs, self.targets, name, hidden)
             for name, hidden in self.hidden.items()
         }
 
@@ -168,11 +168,11 @@ class State:
     def _gradient(self) -> dict[str, Tensor]:
         return self.differentiate(lambda outputs: self.losses(outputs).sum())
 
-    def _run(self, output_hooks: Mapping[str, OutputHook], *, after: str | None) -> Any:
-        """Run what follows the block `after`, or the whole model if it is None."""
+    def _run(self, output_hooks: Mapping[str, OutputHook], *, changed_block: str | None) -> Any:
+        """Run what follows `changed_block`, or the whole model if it is None."""
         interception: AbstractContextManager[None] | None = None
-        if after is not None and not self.full_pass_reason:
-            replayer = Replayer(self._recorder, self._setup.modules[after])
+        if changed_block is not None and not self.full_pass_reason:
+            replayer = Replayer(self._recorder, self._setup.modules[changed_block])
             interception = intercepting(self._recorder.watched, replayer)
 
         return run(
@@ -180,5 +180,5 @@ class State:
             copy_tensors(self.inputs) if self._overwrites_inputs else self.inputs,
             {self._setup.modules[name]: hook for name, hook in output_hooks.items()},
             interception=interception,
-            hooks_also_first=after is None,
+            hooks_also_first=changed_block is None,
         )

@@ -32,7 +32,7 @@ from probes._model.distributed import resharding, synchronise_gradients
 from probes._model.latest_features import Calls, ready_features
 from probes._model.listener import Listener
 from probes._model.never_compiled import never_compiled
-from probes._model.next_token import are_tokens_read, move_ahead
+from probes._model.next_token import move_ahead
 from probes._model.pass_state import PassState
 from probes._model.without_fastpath import without_fastpath
 from probes.schedules import Adaptive
@@ -46,12 +46,10 @@ from resonance_toolkit import (
     leave_out_uncounted,
     logits_of,
     name_of,
-    predicts_next_token,
     preserving,
     preserving_rng,
     provenance,
     take,
-    warn_user,
 )
 
 # As many samples as `evaluate` runs together by default, where memory allows.
@@ -265,8 +263,6 @@ class Probe(Listener):
             for inputs, y in batches:
                 call_model(model, inputs)
                 features = self._layer_features()
-                if n_samples == 0:
-                    self._warn_if_read(model, y)
                 targets = self._understand_targets(features, y, shift=False)
 
                 rows = rows_of_pass(branches, features, targets)
@@ -494,15 +490,6 @@ class Probe(Listener):
         elif self._watch.finds_unmoved(self.parameters(), model.parameters()):
             # The user's line is three calls up, as `loss` is wrapped by `torch.compiler.disable`.
             warnings.warn(ADVICE, stacklevel=4)
-
-    def _warn_if_read(self, model: nn.Module, y: Any) -> None:
-        ids = self._capture.input_ids
-        if isinstance(y, Tensor) and predicts_next_token(model) and are_tokens_read(y, ids):
-            warn_user(
-                "`data`: the targets are the tokens read, but the model is to say the next ones; "
-                "in a pair every target is taken at its word: give the labels in a mapping, "
-                "{'input_ids': ..., 'labels': ...}, to have them one position ahead"
-            )
 
     def _by_layer(self) -> dict[str, Branches]:
         by_layer: dict[str, Any] = {name: self.branches[_module_key(name)] for name in self.layers}

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from probes._decoding.decodable import Decodable
-from probes._exit_training.flops import FlopCounter
 
 
 def count_flops(model: Decodable, device: torch.device) -> tuple[dict[str, int], int]:
@@ -20,6 +19,9 @@ def count_flops(model: Decodable, device: torch.device) -> tuple[dict[str, int],
     position = token[0]
     layer = model.layers[-1]
     x = model.embed(token, position)
+
+    # Here, since torch's counter asks for triton, and says so where there is none.
+    from probes._exit_training.flops import FlopCounter
 
     # At the first position there is nothing else to attend to: products with keys and values of
     # other positions, which grow with the text, are left out.

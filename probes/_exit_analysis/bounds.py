@@ -3,8 +3,6 @@
 import math
 
 import numpy as np
-from scipy.stats import binom
-from scipy.stats import t as student
 
 # A count is a sum of floats divided by n and multiplied again: 5.000000000001 must not become 6.
 _ROUNDING = 1e-9
@@ -30,6 +28,10 @@ def risk_p_value(risks: np.ndarray, limit: float, *, binary: bool) -> float:
         return 1.0
     if limit >= 1:
         return 0.0
+
+    # Here, since `import probes` should not wait for all of scipy.stats.
+    from scipy.stats import binom
+
     if binary:
         return float(binom.cdf(round(n * mean), n, limit))
 
@@ -54,6 +56,9 @@ def mean_p_value(values: np.ndarray, limit: float) -> float:
     standard_error = float(values.std(ddof=1)) / math.sqrt(n)
     if standard_error == 0:
         return 0.0 if gap < 0 else 1.0
+
+    from scipy.stats import t as student
+
     return float(student.cdf(gap / standard_error, n - 1))
 
 

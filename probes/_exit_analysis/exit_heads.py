@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from probes._exit_training.flops import FlopCounter
 from probes._exit_training.forward_trace import ForwardTrace
 from probes._exit_training.losses import Exits
 from probes._exit_training.resolve_heads import HeadOption, NormOption, resolve_heads
@@ -84,6 +83,9 @@ def resolve_exit_heads(
 
 def count_head_flops(heads: ExitHeads) -> list[float]:
     """Count the operations from each layer's output to logits, for one sample."""
+    # Here, since torch's counter asks for triton, and says so where there is none.
+    from probes._exit_training.flops import FlopCounter
+
     forward_trace = heads.forward_trace
     head_flops = []
     for name in heads.layers[:-1]:

@@ -2,7 +2,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
-from scipy.stats import rankdata
 
 from probes._exit_analysis.events import EVENTS
 from probes._exit_analysis.leaving import Clusters, check_record
@@ -128,6 +127,9 @@ class _BinnedTokens:
 
     @classmethod
     def of(cls, confidence: np.ndarray, bins: int) -> "_BinnedTokens":
+        # Here, since `import probes` should not wait for all of scipy.stats.
+        from scipy.stats import rankdata
+
         # A confidence of 1 belongs to the last bin.
         bin_of_token = np.minimum((confidence * bins).astype(int), bins - 1)
         counts = np.bincount(bin_of_token, minlength=bins)
@@ -161,6 +163,8 @@ def _area_under_roc(
     n_without = len(happened) - n_with
     if not n_with or not n_without:
         return np.nan, np.nan
+
+    from scipy.stats import rankdata
 
     confidence = tokens.confidence
     ranks = tokens.ranks

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probes._exit_training.flops import FlopCounter
 from probes._exit_training.targets import exit_logits
 from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
@@ -155,6 +154,9 @@ def first_argument(args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _run_traced(root: nn.Module, layers: list[str], sample: Any) -> ForwardTrace:
+    # Here, since torch's counter asks for triton, and says so where there is none.
+    from probes._exit_training.flops import FlopCounter
+
     forward_trace = ForwardTrace(layers)
     clock = itertools.count()
     counter = FlopCounter()

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from probes._model.never_compiled import keep_out_of_compiled_code
 from probes._model.next_token import token_ids_of
 from probes._model.pass_state import PassState
 from probes._model.pooling import Pool
@@ -96,9 +96,13 @@ def make_compiled_code_check_hooks() -> None:
     model of the same structure has some: a probe would miss such a pass and take an older one for
     the latest. Code compiled without that check is dropped, once, and compiled again when needed.
     """
-    if torch._dynamo.config.skip_nnmodule_hook_guards:
-        torch._dynamo.config.skip_nnmodule_hook_guards = False
-        torch._dynamo.reset_code_caches()
+    # Here, since loading the compiler takes nearly as long as loading torch.
+    from torch import _dynamo
+
+    if _dynamo.config.skip_nnmodule_hook_guards:
+        _dynamo.config.skip_nnmodule_hook_guards = False
+        _dynamo.reset_code_caches()
+    keep_out_of_compiled_code()
 
 
 class Hook:

@@ -7,12 +7,16 @@ wrapped model, so that their gradients are averaged over ranks here (`synchronis
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+
+from resonance_toolkit import is_dtensor, is_fully_sharded
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 @contextmanager
@@ -21,7 +25,7 @@ def resharding(root: nn.Module) -> Iterator[None]:
 
     After a pass without a backward pass some stay whole (the root's own, by default).
     """
-    sharded_modules = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    sharded_modules = [module for module in root.modules() if is_fully_sharded(module)]
     _reshard(sharded_modules)
 
     try:
@@ -50,7 +54,7 @@ def gathered(root: nn.Module, names: Sequence[str], *, own: bool = False) -> Ite
     holders = dict.fromkeys(_find_holder(root, name) for name in split_names)
     modules_to_gather = [holder for holder in holders if holder is not None]
 
-    if own and isinstance(root, FSDPModule) and root not in modules_to_gather and _is_split(root):
+    if own and _is_split(root) and is_fully_sharded(root) and root not in modules_to_gather:
         modules_to_gather.append(root)
 
     for module in modules_to_gather:
@@ -71,7 +75,7 @@ def check_mates(root: nn.Module, names: Sequence[str]) -> None:
     modules = [root.get_submodule(name) for name in names]
 
     for name, module in zip(names, modules, strict=True):
-        state = module._get_fsdp_state() if isinstance(module, FSDPModule) else None
+        state = module._get_fsdp_state() if is_fully_sharded(module) else None
 
         for mate in getattr(state, "_modules", ()):
             if mate not in modules:
@@ -112,24 +116,24 @@ def _has_several_ranks() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _reshard(modules: Iterable[FSDPModule]) -> None:
+def _reshard(modules: "Iterable[FSDPModule]") -> None:
     for module in modules:
         module.reshard()
 
 
 def _is_split(module: nn.Module) -> bool:
     """Tell whether a module's parameters are split now, which they are not during its pass."""
-    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
+    return any(is_dtensor(parameter) for parameter in module.parameters())
 
 
-def _find_holder(root: nn.Module, name: str) -> FSDPModule | None:
+def _find_holder(root: nn.Module, name: str) -> "FSDPModule | None":
     """Find the sharded module around one that is not sharded itself."""
-    if isinstance(root.get_submodule(name), FSDPModule):
+    if is_fully_sharded(root.get_submodule(name)):
         return None
 
     while name:
         name = name.rpartition(".")[0]
         parent = root.get_submodule(name)
-        if isinstance(parent, FSDPModule):
+        if is_fully_sharded(parent):
             return parent
     return None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resonance_toolkit import device_of
+from resonance_toolkit import device_of, floating_dtype_of
 
 # Two samples: one alone would hide a layer whose output has no axis for samples.
 _N_SAMPLES = 2
@@ -67,7 +67,7 @@ def guess_inputs(root: nn.Module) -> Iterator[Any]:
 def likely_inputs(root: nn.Module) -> Iterator[Tensor]:
     """Yield zeros of the shapes that a model of this kind usually takes, the likeliest first."""
     device = device_of(root)
-    dtype = next((parameter.dtype for parameter in root.parameters()), torch.float32)
+    dtype = floating_dtype_of(root) or torch.float32
 
     for shape in _likely_shapes(root):
         yield torch.zeros(_N_SAMPLES, *shape, device=device, dtype=dtype)
@@ -154,7 +154,7 @@ def _sounds(root: nn.Module, name: str) -> Iterator[Tensor]:
         # Whisper halves the frames to get its positions.
         shapes.insert(0, (n_bins, 2 * positions))
 
-    dtype = next((parameter.dtype for parameter in root.parameters()), torch.float32)
+    dtype = floating_dtype_of(root) or torch.float32
     for shape in shapes:
         yield torch.zeros(_N_SAMPLES, *shape, device=device_of(root), dtype=dtype)
 

@@ -49,11 +49,6 @@ def are_next_tokens(y: Tensor, input_ids: Tensor | None) -> bool:
     return _are_equal(y[:, :-1], input_ids[:, 1:]) and not _are_equal(y, input_ids)
 
 
-def are_tokens_read(y: Tensor, input_ids: Tensor | None) -> bool:
-    """Tell whether targets are seen to be the very tokens read."""
-    return input_ids is not None and _can_compare(y, input_ids) and _are_equal(y, input_ids)
-
-
 def token_ids_of(inputs: dict[str, Any]) -> Tensor | None:
     """Find the tokens among the arguments of a model."""
     ids = inputs.get("input_ids")

@@ -1,11 +1,26 @@
+import dis
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from resonance_toolkit._base.facts import dtype_name, first_tensor
+from resonance_toolkit._base.facts import dtype_name, floating_dtype_of
 from resonance_toolkit._base.find_layers import unwrap
+from resonance_toolkit._base.forms import tensors_in
+from resonance_toolkit._base.frames import is_ours
+
+# What torch says where dtypes do not meet.
+_ABOUT_DTYPES = re.compile(r"dtype|scalar type|[Ii]nput type|not implemented for '|'indices'")
+
+
+class FailedPassError(RuntimeError, ValueError):
+    """A forward pass that torch could not make on the inputs, told with their shapes.
+
+    Also a `RuntimeError`, as torch's own, for those who expect one.
+    """
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
@@ -19,7 +34,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         Whatever the model returns.
 
     Raises:
-        ValueError: If the call fails because inputs and weights have different dtypes.
+        ValueError: If the call fails in torch, such as for inputs of another shape or dtype.
         TypeError: If it fails because arguments are missing, or are too many.
 
     Examples:
@@ -35,16 +50,32 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if isinstance(inputs, tuple):
             return model(*inputs)
         return model(inputs)
-    except RuntimeError as error:
-        sentence = _dtype_sentence(model, inputs, str(error))
-        if sentence is None:
+    except (RuntimeError, IndexError) as error:
+        # Not memory that runs out, nor what a hook of ours has to say.
+        if type(error) not in (RuntimeError, IndexError) or _is_raised_by_us(error):
             raise
-        raise ValueError(f"{sentence} ({error})") from error
+        sentence = _dtype_sentence(model, inputs, error)
+        if sentence is not None:
+            raise ValueError(f"{sentence} ({error})") from error
+        raise FailedPassError(_failure_sentence(model, inputs, error)) from error
     except TypeError as error:
         sentence = _arguments_sentence(model, inputs)
         if sentence is None:
             raise
         raise TypeError(sentence) from error
+
+
+def keywords_of_forward(model: nn.Module) -> frozenset[str] | None:
+    """Names of the arguments that a model's forward takes; None if it takes any keyword.
+
+    Examples:
+        >>> sorted(keywords_of_forward(nn.Bilinear(1, 1, 1)))
+        ['input1', 'input2']
+    """
+    parameters = inspect.signature(unwrap(model).forward).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return frozenset(parameter.name for parameter in parameters)
 
 
 def _cache_keywords(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,19 +109,62 @@ def _arguments_sentence(model: nn.Module, inputs: Any) -> str | None:
     return None
 
 
-def _dtype_sentence(model: nn.Module, inputs: Any, error: str) -> str | None:
+def _dtype_sentence(model: nn.Module, inputs: Any, error: Exception) -> str | None:
     """Say which dtypes do not meet; None if that is not what went wrong."""
-    tensor = first_tensor(inputs)
-    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if tensor is None or weight is None or tensor.dtype == weight.dtype:
+    tensors = tensors_in(inputs)
+    weight_dtype = floating_dtype_of(model)
+    if not tensors or weight_dtype is None:
         return None
 
-    # Whole numbers may be tokens: only bytes are what images come in.
-    is_byte = not tensor.is_floating_point() and tensor.itemsize == 1
-    is_image = is_byte and (tensor.dim() >= 3 or "same dtype" in error)
-    if not (tensor.is_floating_point() or is_image):
+    is_told_by_torch = _ABOUT_DTYPES.search(str(error)) is not None
+    if is_told_by_torch and "'indices'" in str(error):
+        tensor, cure = tensors[0], "x.long(), which an embedding looks up"
+    elif (other := _floating_of_other_dtype(tensors, weight_dtype)) is not None:
+        tensor, cure = other, f"x.to({weight_dtype})"
+    elif is_told_by_torch and not tensors[0].is_floating_point():
+        # Bytes are what images come in; other whole numbers may be anything.
+        tensor, cure = tensors[0], f"x.to({weight_dtype})"
+        if tensor.dtype == torch.uint8:
+            cure = f"{cure} / 255"
+    else:
         return None
     return (
         f"`data`: the forward pass failed on inputs of {dtype_name(tensor.dtype)} for weights of "
-        f"{dtype_name(weight.dtype)}; convert the inputs, such as by x.to({weight.dtype})"
+        f"{dtype_name(weight_dtype)}; convert the inputs, such as by {cure}"
     )
+
+
+def _floating_of_other_dtype(tensors: list[Tensor], dtype: torch.dtype) -> Tensor | None:
+    floating = (tensor for tensor in tensors if tensor.is_floating_point())
+    return next((tensor for tensor in floating if tensor.dtype != dtype), None)
+
+
+def _failure_sentence(model: nn.Module, inputs: Any, error: Exception) -> str:
+    """Say what a model was called with, and what could be wrong with it."""
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(inputs)) or "none"
+    sentence = f"`data`: the forward pass failed on inputs of shape {shapes}: {error}"
+
+    rows = min(
+        (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)), default=0
+    )
+    wholes = [t for t in tensors_in(inputs) if t.numel() and t.dtype in (torch.int64, torch.int32)]
+    largest = max((int(tensor.max()) for tensor in wholes), default=0)
+    if isinstance(error, IndexError) and 0 < rows <= largest:
+        return f"{sentence}; they hold {largest}, and an embedding has {rows} rows, from 0"
+    return (
+        f"{sentence}. Samples come first: of single samples make a batch, torch.stack(samples); "
+        "several arguments are a tuple inside the pair, ((x1, x2), y)"
+    )
+
+
+def _is_raised_by_us(error: BaseException) -> bool:
+    """Tell whether a `raise` of the toolkit's made an error, such as in a hook."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not is_ours(traceback.tb_frame.f_globals):
+        return False
+
+    # A function of torch that we call in the model's place fails in a frame of ours, too.
+    code = traceback.tb_frame.f_code.co_code
+    return dis.opname[code[traceback.tb_lasti]] == "RAISE_VARARGS"

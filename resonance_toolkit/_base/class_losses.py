@@ -6,6 +6,7 @@ come as bytes, labels as int32 or in a column. And their mean is over all positi
 are not ignored: another number for each way of cutting the samples into batches.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from resonance_toolkit._base.class_targets import class_out_of_range, extreme_cl
 from resonance_toolkit._base.default_loss import align_classes, mean_over_positions
 from resonance_toolkit._base.losses import (
     Loss,
-    has_class_weights,
+    class_weights_of,
     ignore_index_of,
     logits_of,
     without_mean,
@@ -27,11 +28,12 @@ from resonance_toolkit._base.losses import (
 
 @dataclass(frozen=True)
 class ClassLoss:
-    """A loss over classes `(outputs, targets) -> (sample,)`; a mean, if it weighs one batch.
+    """A loss over classes `(outputs, targets) -> (sample,)`.
 
     `loss`: called with logits `(sample, class, ...)` and classes `(sample, ...)`. `ignored`: the
     target that does not count. `has_ignored`: whether there is one. `largest`: the largest class.
-    `scale`: where classes have weights, the number of samples over the sum of their weights.
+    `scale`: where classes have weights, the number of samples over the sum of the weights of all
+    their targets; None where they have none.
     """
 
     loss: Loss
@@ -65,8 +67,9 @@ def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
     """Return one of torch's losses over classes without its mean, fitted to targets.
 
     Another loss is returned as `without_mean` returns it. Torch's mean of a loss with class weights
-    is no mean of samples: of one batch it is kept; of several, the terms of each sample are scaled
-    such that their mean over all samples is torch's over all of them.
+    is no mean of samples: it divides by the weights of the targets in the batch. Here the terms of
+    each sample are scaled alike, such that their mean over all samples is torch's of all of them in
+    one batch, however they are cut.
 
     Args:
         loss: A function or module of `(outputs, targets)`.
@@ -91,28 +94,30 @@ def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
     if smallest < 0:
         raise ValueError(class_out_of_range(smallest, None, ignored))
 
+    # Distributions have weights in their terms, but torch does not divide by these.
+    weights = class_weights_of(loss) if pieces else None
+
     # A partial function keeps its mean, unless that would count what is ignored.
     has_ignored = any(bool((piece == ignored).any()) for piece in pieces)
-    if has_ignored and isinstance(loss, partial) and "reduction" not in loss.keywords:
+    is_no_mean_of_samples = has_ignored or weights is not None
+    if is_no_mean_of_samples and isinstance(loss, partial) and "reduction" not in loss.keywords:
         by_sample = partial(loss, reduction="none")
 
     scale = None
-    if has_class_weights(loss) and len(pieces) > 1:
-        scale = _samples_by_weight(loss, pieces, ignored)
-    elif has_class_weights(loss):
-        by_sample = loss
+    if weights is not None and largest < len(weights):  # what is larger is told beside outputs
+        scale = _samples_by_weight(weights, pieces, ignored)
     return ClassLoss(by_sample, ignored, has_ignored, largest, scale)
 
 
-def _samples_by_weight(loss: Any, pieces: list[Tensor], ignored: int) -> float | None:
+def _samples_by_weight(weights: Tensor, pieces: list[Tensor], ignored: int) -> float:
     """Divide the number of samples by the sum of the weights of all targets that count."""
     total = 0.0
     for piece in pieces:
-        classes = piece[piece != ignored].long()
-        if classes.numel() and int(classes.max()) >= len(loss.weight):
-            return None  # told later, beside outputs
-        total += loss.weight.detach()[classes.to(loss.weight.device)].cpu().double().sum().item()
-    return sum(len(piece) for piece in pieces) / total if total else None
+        classes = piece[piece != ignored].long().to(weights.device)
+        total += weights.detach()[classes].cpu().double().sum().item()
+
+    # As torch has it where no class has a weight.
+    return sum(len(piece) for piece in pieces) / total if total else math.nan
 
 
 def _is_over_classes(loss: Any) -> bool:

@@ -3,7 +3,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from resonance_toolkit._base.all_modules import all_modules
+from resonance_toolkit._base.facts import all_modules
 
 
 @contextmanager

@@ -7,11 +7,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
+
 # How timm, torchvision, transformers and the common tutorials call the parameter of a class token
 # (the last part of its dotted name).
 CLASS_TOKEN_NAMES = frozenset(
     {"cls_token", "class_token", "class_embedding", "cls_embedding", "cls_embed", "cls"}
 )
+
+
+def all_modules(model: nn.Module) -> list[nn.Module]:
+    """`list(model.modules())` in a third of the time: no generators inside one another.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.Identity())
+        >>> all_modules(model) == list(model.modules())
+        True
+    """
+    visited: dict[nn.Module, None] = {}
+    pending = [model]
+
+    # A stack instead of a recursive closure, which would keep the model alive in a cycle.
+    while pending:
+        module = pending.pop()
+        if module in visited:
+            continue
+        visited[module] = None
+
+        # Most modules are leaves; lists, since a generator would take twice as long.
+        if children := module._modules:
+            pending += [child for child in reversed(children.values()) if child is not None]
+
+    return list(visited)
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -46,15 +73,22 @@ def is_sharded(model: nn.Module) -> bool:
         >>> is_sharded(nn.Linear(1, 1))
         False
     """
-    # Here, since these two load much of torch.distributed.
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-
     # Between a forward and its backward pass `fully_shard` holds whole parameters, so that the
     # modules tell what the parameters do not.
-    return any(isinstance(module, FSDPModule) for module in model.modules()) or any(
-        isinstance(parameter, DTensor) for parameter in model.parameters()
+    return any(is_fully_sharded(module) for module in model.modules()) or any(
+        is_dtensor(parameter) for parameter in model.parameters()
     )
+
+
+def floating_dtype_of(model: nn.Module) -> torch.dtype | None:
+    """The dtype of a model's first floating-point parameter; None if it has none.
+
+    Examples:
+        >>> floating_dtype_of(nn.Linear(1, 1).half())
+        torch.float16
+    """
+    parameters = model.parameters()
+    return next((p.dtype for p in parameters if p.is_floating_point()), None)
 
 
 def has_class_token(model: nn.Module) -> bool:

@@ -5,6 +5,7 @@ Inputs are a tensor (one argument), a tuple (positional arguments) or a mapping 
 flag for the model's forward, is passed along as it is.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -45,7 +46,8 @@ def as_pair(
     else:
         raise TypeError(_not_a_pair(batch))
 
-    pair = as_tensors(inputs, numpy_dtype), as_tensors(targets)
+    inputs = as_tensors(_read_columns(inputs), numpy_dtype)
+    pair = inputs, as_tensors(read_numbers(targets))
     _check_sizes(pair)
     return pair
 
@@ -58,6 +60,51 @@ def is_pair(batch: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Tell whether something is a tensor or a numpy array with an axis."""
     return isinstance(value, Tensor | np.ndarray) and value.ndim > 0
+
+
+def is_scalar(value: Any) -> bool:
+    """Tell whether something is one number, as a single sample has it for a target."""
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim == 0
+    return isinstance(value, int | float | np.number | np.bool_)
+
+
+def are_numbers(value: Any) -> bool:
+    """Tell whether something is a list of numbers, or of such lists, that is not empty."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(is_scalar(item) or are_numbers(item) for item in value)
+
+
+def read_numbers(value: Any) -> Any:
+    """Return a list of numbers, or of such lists, as a tensor; all else as it is.
+
+    Raises:
+        ValueError: If the lists have unequal lengths.
+    """
+    if not are_numbers(value):
+        return value
+    try:
+        return torch.tensor(value)
+    except ValueError as error:
+        raise ValueError(
+            "`data`: expected lists of equal length, got several lengths; pad them"
+        ) from error
+
+
+def _read_columns(inputs: Any) -> Any:
+    """Read the lists of numbers in a mapping, such as tokenizers and datasets give it.
+
+    Not what has another length than the tensors beside it: a setting of the call, such as a size.
+    """
+    if not isinstance(inputs, Mapping):
+        return inputs
+    sizes = {len(value) for value in inputs.values() if is_array(value)}
+    sizes = sizes or {len(value) for value in inputs.values() if are_numbers(value)}
+    return {
+        name: read_numbers(value) if are_numbers(value) and sizes == {len(value)} else value
+        for name, value in inputs.items()
+    }
 
 
 def as_tensors(nest: Any, numpy_dtype: torch.dtype | None = None) -> Any:
@@ -130,7 +177,33 @@ def _check_sizes(pair: Batch) -> None:
         raise TypeError("`data`: expected batches of tensors with samples first, got none")
     if len(set(sizes)) > 1:
         listing = ", ".join(str(size) for size in dict.fromkeys(sizes))
-        raise ValueError(f"`data`: expected as many targets as inputs, got {listing}")
+        raise ValueError(
+            f"`data`: expected as many targets as inputs, got {listing}; samples come first, and "
+            "a list is one of batches: of single samples make a batch, torch.stack(samples)"
+        )
+
+
+def check_finite_targets(batches: Batches) -> None:
+    """Refuse targets with NaN or infinity, whatever loss will see them: its mean would be neither.
+
+    Raises:
+        ValueError: If there are some.
+    """
+    first_sample = 0
+    for inputs, targets in batches:
+        for tensor in tensors_in(targets):
+            if not tensor.is_floating_point() or tensor.is_meta or bool(tensor.isfinite().all()):
+                continue
+            rows = tensor.reshape(len(tensor), -1) if tensor.dim() else tensor.reshape(1, 1)
+            sample = int((~rows.isfinite()).any(1).nonzero()[0])
+            number = rows[sample][~rows[sample].isfinite()][0].item()
+            raise ValueError(
+                "`data`: expected targets that are numbers, got "
+                f"{'NaN' if math.isnan(number) else number} in sample {first_sample + sample}; "
+                "where a target is missing, put a number and give a mask beside it: targets "
+                "(y.nan_to_num(), mask) and a `loss` that leaves out what is masked"
+            )
+        first_sample += len(tensors_in((inputs, targets))[0])
 
 
 def check_no_nan(batches: Batches) -> None:

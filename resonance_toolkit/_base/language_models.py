@@ -57,6 +57,44 @@ def predicts_next_token(model: nn.Module) -> bool:
     return type(inner_model).__name__.endswith(_CAUSAL_ENDINGS)
 
 
+def find_token_ids(inputs: Any) -> Tensor | None:
+    """Find the tokens among a model's inputs: `input_ids`, or else the first argument.
+
+    Returns:
+        Whole numbers `(sample, position)`; None if there are none.
+    """
+    candidate = inputs[0] if isinstance(inputs, tuple) and inputs else inputs
+    if isinstance(inputs, Mapping):
+        candidate = inputs.get("input_ids")
+    if not isinstance(candidate, Tensor) or candidate.dim() != 2:
+        return None
+    return None if candidate.is_floating_point() or candidate.is_complex() else candidate
+
+
+def are_inputs_themselves(inputs: Any, targets: Tensor) -> bool:
+    """Tell whether targets are the tokens that a model reads, but for those that do not count."""
+    ids = find_token_ids(inputs)
+    if ids is None or ids.shape != targets.shape or targets.is_floating_point():
+        return False
+    counts = targets != IGNORED_TARGET
+    return bool(counts.any()) and bool((targets == ids.to(targets.device))[counts].all())
+
+
+def describe_targets(meaning: str, inputs: Any, targets: Any) -> str:
+    """Say what targets mean, and if each is the token after its position, for attributes.
+
+    Examples:
+        >>> ids = torch.tensor([[5, 6, 7]])
+        >>> describe_targets("classes", {"input_ids": ids}, shift_labels(ids))
+        'classes: the next token'
+    """
+    ids = find_token_ids(inputs)
+    if ids is None or not isinstance(targets, Tensor) or targets.shape != ids.shape:
+        return meaning
+    is_next = are_inputs_themselves(shift_labels(ids), targets)
+    return f"{meaning}: the next token" if is_next else meaning
+
+
 def shift_labels(labels: Tensor) -> Tensor:
     """Give each position the label of the next one; the last position has none.
 

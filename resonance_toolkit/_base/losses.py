@@ -79,15 +79,30 @@ def without_mean(loss: Loss) -> Loss:
 
 
 def has_class_weights(loss: Any) -> bool:
-    """Tell whether a loss weighs classes, so that its mean is no mean of samples.
+    """Tell whether a loss divides by weights of classes, so that its mean is no mean of samples.
 
     Examples:
         >>> import torch
         >>> has_class_weights(nn.CrossEntropyLoss(torch.ones(3))), has_class_weights(F.nll_loss)
         (True, False)
     """
-    is_over_classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
-    return is_over_classes and getattr(loss, "weight", None) is not None
+    return class_weights_of(loss) is not None
+
+
+def class_weights_of(loss: Any) -> Tensor | None:
+    """Return the weights of classes that one of torch's means divides by; None if there are none.
+
+    Examples:
+        >>> import torch
+        >>> class_weights_of(partial(F.nll_loss, weight=torch.ones(2)))
+        tensor([1., 1.])
+    """
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+        return loss.weight if loss.reduction == "mean" else None
+
+    if isinstance(loss, partial) and loss.func in (F.cross_entropy, F.nll_loss):
+        return None if "reduction" in loss.keywords else loss.keywords.get("weight")
+    return None
 
 
 def ignore_index_of(loss: Any) -> int | None:

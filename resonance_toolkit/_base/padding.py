@@ -1,9 +1,12 @@
 """Which positions of a batch are real, and which only pad it to a common length."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from resonance_toolkit._base.find_layers import unwrap
 
 # Keywords that mark positions to attend to (transformers), and positions to leave out (torch).
 _MASKS_OF_POSITIONS = ("attention_mask", "input_mask")
@@ -14,12 +17,37 @@ _DECODER_MASKS_OF_POSITIONS = ("decoder_attention_mask",)
 _DECODER_MASKS_OF_PADDING = ("tgt_key_padding_mask",)
 
 
-def positions_that_count(inputs: Any, *, of_decoder: bool = False) -> Tensor | None:
-    """Read the padding mask in a model's keyword inputs.
+def name_inputs(model: nn.Module, inputs: Any) -> dict[str, Any]:
+    """Name what a model is called with by the parameters of its `forward`.
 
     Args:
-        inputs: As `call_model` takes them. Only keywords can carry a mask.
+        model: Wrapped or not.
+        inputs: As `call_model` takes them. What fits no name of its own is left out.
+
+    Examples:
+        >>> list(name_inputs(nn.Bilinear(1, 1, 1), (0, 1)))
+        ['input1', 'input2']
+    """
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(unwrap(model).forward).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind in by_position]
+    return dict(zip(names, arguments, strict=False))
+
+
+def positions_that_count(
+    inputs: Any, *, of_decoder: bool = False, model: nn.Module | None = None
+) -> Tensor | None:
+    """Read the padding mask in a model's inputs.
+
+    Args:
+        inputs: As `call_model` takes them. Keywords carry a mask, and so do positional arguments,
+            if the model is known.
         of_decoder: Read the mask of what an encoder-decoder feeds its decoder instead.
+        model: Whose inputs they are: its `forward` names them.
 
     Returns:
         True where a position is real, `(sample, position)`; None if nothing says so.
@@ -29,6 +57,8 @@ def positions_that_count(inputs: Any, *, of_decoder: bool = False) -> Tensor | N
         >>> positions_that_count({"attention_mask": torch.tensor([[1, 1, 0]])})
         tensor([[ True,  True, False]])
     """
+    if model is not None:
+        inputs = name_inputs(model, inputs)
     if not isinstance(inputs, Mapping):
         return None
 

@@ -1,14 +1,12 @@
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import nn
 
-from resonance_toolkit._base.all_modules import all_modules
-from resonance_toolkit._base.facts import name_of
+from resonance_toolkit._base.facts import all_modules, name_of
 from resonance_toolkit._base.find_layers import unwrap
+from resonance_toolkit._base.version import __version__
 
 Attribute = str | int | float
 
@@ -33,7 +31,7 @@ def provenance(
     """
     attributes: dict[str, Attribute] = {
         "made_by": verb,
-        "toolkit_version": _toolkit_version(),
+        "toolkit_version": __version__,
         "torch_version": str(torch.__version__),  # a subclass that netCDF refuses
     }
 
@@ -43,12 +41,6 @@ def provenance(
         attributes["n_parameters"] = _count_parameters(inner_model)
 
     return attributes | {name: _as_attribute(value) for name, value in settings.items()}
-
-
-# Cached, since every result asks and the answer is read from a file.
-@cache
-def _toolkit_version() -> str:
-    return version("resonance-toolkit")
 
 
 def _count_parameters(model: nn.Module) -> int:

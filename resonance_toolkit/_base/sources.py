@@ -4,7 +4,6 @@
 chosen by seed where samples have numbers, else the first ones.
 """
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +15,20 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
-from resonance_toolkit._base.facts import count_samples
-from resonance_toolkit._base.find_layers import unwrap
-from resonance_toolkit._base.forms import LABEL_NAMES, Batch, as_pair, index_rows, is_array, is_pair
+from resonance_toolkit._base.call_model import keywords_of_forward
+from resonance_toolkit._base.facts import count_samples, floating_dtype_of
+from resonance_toolkit._base.forms import (
+    LABEL_NAMES,
+    Batch,
+    are_numbers,
+    as_pair,
+    index_rows,
+    is_array,
+    is_pair,
+    is_scalar,
+)
 from resonance_toolkit._base.language_models import (
+    are_inputs_themselves,
     predicts_next_token,
     shift_labels,
     with_decoder_inputs,
@@ -33,7 +42,7 @@ class Request:
     """What is asked of a source.
 
     `samples`: how many, or None for all. `batch_size`: how many to collate at a time.
-    `model`: for whom, if it is known.
+    `model`: for whom, if it is known. `has_loss`: whether a loss of the user's reads the targets.
     """
 
     samples: int | None
@@ -41,6 +50,7 @@ class Request:
     batch_size: int
     needs_targets: bool = True
     model: nn.Module | None = None
+    has_loss: bool = False
 
     def choose_rows(self, available: int) -> list[int]:
         """Draw sample numbers without replacement, in the order of the data."""
@@ -58,15 +68,23 @@ class Request:
         is_mapping = isinstance(batch, Mapping)
         if is_mapping:
             batch = _drop_columns(batch, self.model)
-        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
-        inputs, targets = as_pair(batch, needs_targets=self.needs_targets, numpy_dtype=dtype)
+        inputs, targets = as_pair(
+            batch,
+            needs_targets=self.needs_targets,
+            numpy_dtype=floating_dtype_of(self.model),
+        )
 
-        # Only labels in the model's own mapping are read as its own loss would: those in a pair
-        # are taken at their word, position by position.
-        if is_mapping and isinstance(targets, Tensor):
+        if not isinstance(targets, Tensor):
+            return inputs, targets
+
+        # Labels in the model's own mapping are read as its own loss would. Those in a pair are
+        # taken at their word, position by position, unless they are the model's very inputs: to
+        # copy these is no task that anybody has.
+        if is_mapping:
             inputs = with_decoder_inputs(self.model, inputs, targets)
-            if predicts_next_token(self.model) and targets.dim() == 2:
-                targets = shift_labels(targets)
+        is_to_shift = is_mapping or (not self.has_loss and are_inputs_themselves(inputs, targets))
+        if is_to_shift and predicts_next_token(self.model) and targets.dim() == 2:
+            targets = shift_labels(targets)
         return inputs, targets
 
 
@@ -80,6 +98,11 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
         raise TypeError(
             "`data`: a list of two arrays of one form could be two batches or a pair; give the "
             "tuple (inputs, targets), or the batches as [(x1, None), (x2, None)]"
+        )
+    if _are_splits(data):
+        raise TypeError(
+            f"`data`: expected one dataset, got a {type(data).__name__} of {', '.join(data)}; "
+            f"choose one, such as data[{next(iter(data), 'train')!r}]"
         )
     if is_whole_batch(data, needs_targets=request.needs_targets):
         pair = request.understand(data)
@@ -95,6 +118,8 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
     if isinstance(data, IterableDataset) or _is_foreign_stream(data):
         return _first_batches(_collate_stream(data, request), request)
     if isinstance(data, list | tuple):
+        if _are_single_samples(data):
+            return _collate_rows(data, collate_items, request)
         return _first_batches(data, request)
     if _is_map_style(data):
         return _collate_rows(data, collate_items, request)
@@ -133,7 +158,26 @@ def is_whole_batch(data: Any, *, needs_targets: bool = True) -> bool:
         # Two of one form, where targets are not needed, are two batches of inputs.
         has_own_names = needs_targets or set(inputs) != set(targets)
         return has_own_names and not any(name in inputs for name in LABEL_NAMES)
-    return is_array(targets) and not isinstance(inputs, str | bytes)
+    are_targets = is_array(targets) or are_numbers(targets)
+    return are_targets and not isinstance(inputs, str | bytes) and not is_scalar(inputs)
+
+
+def _are_single_samples(items: Any) -> bool:
+    """Tell whether a list holds samples, not batches: each has one number for a target."""
+
+    def is_sample(item: Any) -> bool:
+        if isinstance(item, Mapping):
+            return any(is_scalar(item.get(name)) for name in LABEL_NAMES)
+        return is_pair(item) and is_scalar(item[1]) and not is_scalar(item[0])
+
+    return len(items) > 0 and all(map(is_sample, items))
+
+
+def _are_splits(data: Any) -> bool:
+    """Tell whether data is a mapping of whole datasets, as a `DatasetDict` of Hugging Face."""
+    return isinstance(data, Mapping) and any(
+        hasattr(value, "__getitem__") and hasattr(value, "column_names") for value in data.values()
+    )
 
 
 def _may_be_two_batches(data: Any) -> bool:
@@ -156,20 +200,38 @@ def collate_items(items: list[Any]) -> Any:
 
     Raises:
         ValueError: If samples have unequal lengths.
+        TypeError: If they are pictures, not yet tensors.
     """
+    _refuse_pictures(items[0])
     if not isinstance(items[0], Mapping):
         return default_collate(items)
     return {name: _stack([item[name] for item in items], name) for name in items[0]}
 
 
+def _refuse_pictures(item: Any) -> None:
+    values = item.values() if isinstance(item, Mapping) else item
+    values = values if isinstance(values, Iterable) else ()
+    if any(type(value).__module__.startswith("PIL.") for value in values):
+        raise TypeError(
+            "`data`: expected tensors, got pictures of PIL; have the dataset make tensors of them, "
+            "by a transform such as torchvision.transforms.ToTensor()"
+        )
+
+
 def _drop_columns(batch: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     """Leave out what a model's forward does not take, as the Trainer of transformers does."""
-    parameters = inspect.signature(unwrap(model).forward).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+    keywords = keywords_of_forward(model)
+    if keywords is None:
         # It takes any keyword: only what can be no argument of a model goes.
         return {name: value for name, value in batch.items() if not _is_text(value)}
 
-    names = {parameter.name for parameter in parameters}.union(LABEL_NAMES)
+    if keywords and not keywords & set(batch):
+        raise TypeError(
+            "`data`: expected columns that the model's forward takes "
+            f"({', '.join(sorted(keywords))}), got {', '.join(map(str, batch))}; rename them, or "
+            "give pairs (inputs, targets)"
+        )
+    names = keywords.union(LABEL_NAMES)
     return {name: value for name, value in batch.items() if name in names}
 
 

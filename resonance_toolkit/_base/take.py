@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map, tree_map_only, tree_structure
 from resonance_toolkit._base.checks import check_whole
 from resonance_toolkit._base.devices import device_of, devices_of
 from resonance_toolkit._base.facts import count_samples
-from resonance_toolkit._base.forms import Batch, Batches, tensors_in
+from resonance_toolkit._base.forms import Batch, Batches, check_finite_targets, tensors_in
 from resonance_toolkit._base.preserving import preserving_rng
 from resonance_toolkit._base.seed_generators import seed_generators
 from resonance_toolkit._base.sources import Request, draw_batches
@@ -43,6 +43,7 @@ def take(
     model: nn.Module | None = None,
     batch_size: int | None = 100,
     needs_targets: bool = True,
+    has_loss: bool = False,
 ) -> Batches:
     """Draw samples once, as fixed batches that every later pass sees alike.
 
@@ -54,26 +55,30 @@ def take(
     Args:
         data: `(inputs, targets)`, or a mapping with `labels` (or `label`, `targets`); or a source
             of these: a Dataset, an IterableDataset, a dataset of Hugging Face, a DataLoader, a list
-            of batches. Inputs are a tensor or numpy array, a tuple of them (positional arguments of
-            the model) or a mapping (its keywords), always with the samples first.
+            of batches, or of single samples if each has one number for a target. Inputs are a
+            tensor or numpy array, a tuple of them (positional arguments of the model) or a mapping
+            (its keywords), always with the samples first.
         samples: How many to draw; None takes all. If there are fewer, all are used, with a warning
             unless the number is the default or another `AtMost`.
         seed: Decides which.
         model: Batches are put where its parameters are, numpy inputs get their dtype, and columns
             that its `forward` does not take are left out. The `labels` in a mapping are read as the
-            model's own loss reads them: a causal language model's one position ahead.
+            model's own loss reads them: a causal language model's one position ahead. So are
+            targets in a pair that are the very tokens of its inputs, unless `has_loss`.
         batch_size: Samples in a batch; the last may have fewer. None puts all into one, as far as
             samples are of one shape.
         needs_targets: If False, inputs may come alone, and so may a tuple of one or of more than
             two arrays (positional arguments); targets are then None. Two arrays are a pair still:
             `((x1, x2), None)` is two arguments.
+        has_loss: Whether a loss of the user's reads the targets, who knows what they mean.
 
     Returns:
         Pairs `(inputs, targets)`, with mappings as dicts. Batches of unequal shape, such as texts
         padded to unequal lengths, stay apart.
 
     Raises:
-        ValueError: If there is no sample, or `samples` or `batch_size` is below 1.
+        ValueError: If there is no sample, targets are NaN or infinite, or `samples` or
+            `batch_size` is below 1.
         TypeError: If `data` is none of the above.
 
     Examples:
@@ -94,6 +99,7 @@ def take(
         batch_size or _READ_AT_A_TIME,
         needs_targets=needs_targets,
         model=model,
+        has_loss=has_loss,
     )
     devices = set() if model is None else devices_of(model)
     with preserving_rng(devices), _preserving_generators(data):
@@ -102,6 +108,8 @@ def take(
         np.random.seed(seed % 2**32)  # noqa: NPY002
         seed_generators(seed, devices)
         pieces = _join_alike(draw_batches(data, request), samples)
+    if needs_targets:
+        check_finite_targets(pieces)
 
     n_samples = sum(count_samples(piece) for piece in pieces)
     if samples is not None and n_samples < samples and not isinstance(samples, AtMost):
@@ -109,6 +117,11 @@ def take(
 
     if model is not None:
         device = device_of(model)
+        if device.type != "meta" and any(tensor.is_meta for tensor in tensors_in(pieces)):
+            raise ValueError(
+                "`data`: expected tensors with numbers, got some on the meta device; make them on "
+                f"{device.type}"
+            )
         pieces = [_map_tensors(lambda tensor: tensor.to(device), piece) for piece in pieces]
     return [batch for piece in pieces for batch in _cut(piece, batch_size)]
 

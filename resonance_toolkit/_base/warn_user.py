@@ -1,19 +1,7 @@
 import sys
 import warnings
 
-# Frames of these packages, and of `with` statements around them, are ours, not the user's.
-_NOT_THE_USERS = frozenset(
-    {
-        "attention",
-        "contextlib",
-        "gradients",
-        "landscape",
-        "nudging",
-        "probes",
-        "resonance",
-        "resonance_toolkit",
-    }
-)
+from resonance_toolkit._base.frames import is_ours
 
 
 def warn_user(message: str) -> None:
@@ -29,11 +17,7 @@ def warn_user(message: str) -> None:
     # 1 would be this function; by frame, since hops differ from verb to verb.
     depth = 1
     frame = sys._getframe()
-    while frame.f_back is not None and _package_of(frame.f_globals) in _NOT_THE_USERS:
+    while frame.f_back is not None and is_ours(frame.f_globals):
         frame = frame.f_back
         depth += 1
     warnings.warn(message, stacklevel=depth)
-
-
-def _package_of(module_globals: dict[str, object]) -> str:
-    return str(module_globals.get("__name__", "")).partition(".")[0]

@@ -72,6 +72,9 @@ VERBS = {
     "probes.evaluate": _evaluate,
     "probes.evaluate of positions": _evaluate_positions,
     "probes.compression_error": _compression_error,
+    "probes.similarity": lambda model, data: probes.similarity(
+        model, model.state_dict(), data, layers=LAYERS, batch_size=12
+    ),
     "probes.generate": _generate,
     "probes.Exits.measure": _exit_losses,
     "probes.record_exits": _record,

@@ -17,11 +17,13 @@ TINY = {
     "credit_gate.py": ONE,
     "early_exit.py": ["--seeds", "2", "--epochs", "1"],
     "figure4_attention.py": ONE,
-    "figure5_landscape.py": ["--size", "3", "--samples", "40"],
+    "figure5_landscape.py": ["--size", "3", "--samples", "20", "--seeds", "1"],
     "figure6_attention.py": ONE,
     "figure7_dynamics.py": ONE,
     "figure8_learning.py": ONE,
+    "penalty_or_resonance.py": [*ONE, "--arms", "plain", "no labels"],
     "quickstart.py": ["--epochs", "2", "--n", "3"],
+    "recipe_calibration.py": [*ONE, "--batches", "20"],
     "table1_dose_response.py": ONE,
     "table2_imagenet.py": [*ONE, "--architectures", "resnet18"],
     "table3_coatnet.py": ONE,
@@ -115,17 +117,6 @@ def test_seeds_beyond_the_published_ones_are_run(tmp_path, monkeypatch):
     script["main"](["--seeds", "4", "--output", str(tmp_path / "gate.nc")])
     with xr.open_dataset(tmp_path / "gate.nc", engine="h5netcdf") as result:
         assert result["seed"].values.tolist() == [42, 123, 456, 457]
-
-
-def test_table_4_agrees_where_the_interval_meets_the_published_deviation():
-    script = runpy.run_path(str(EXAMPLES / "table4_initial_norm.py"))
-    coords = {"n": [1, 20, 300], "seed": [42, 43, 44]}
-    reduction = xr.DataArray([[-3.0, -3.1, -2.9]] * 3, coords, ("n", "seed"))
-    measured = xr.Dataset({"change_backbone": 0 * reduction, "reduction": reduction})
-    rows = script["rows_of"]("vit6", measured)
-    deviations = [deviation for _, deviation in script["PUBLISHED"]["vit6"]]
-    assert [row.deviation for row in rows] == deviations
-    assert [row.verdict for row in rows] == ["agrees", "disagrees", "disagrees"]
 
 
 def test_quickstart_learns_and_records_every_branch(tmp_path):

@@ -8,6 +8,8 @@ import pytest
 import table1_dose_response
 import table3_coatnet
 import table6_controls
+import table9_few_shot
+import table12_cifar10
 import table13_label_noise
 import table29_all_active
 import xarray as xr
@@ -18,6 +20,14 @@ from lab.training.recipe import Recipe
 from tests.helpers.published import CHOSEN
 
 SCALES = ("smoke", "cpu", "paper")
+
+
+def expected_strength(alpha, scale, classes=100):
+    """Scale smoke takes digits, of ten classes: a strength goes by the root of the classes."""
+    if scale != "smoke" or classes == 10:
+        return alpha
+    return float(f"{alpha / 10**0.5:.3g}")
+
 
 TABLE_1 = {
     "MLP": {1: (23.2, 24.3), 7: (23.4, 22.1), 10: (23.3, 21.7), 20: (23.2, 21.1)},
@@ -60,9 +70,11 @@ def test_table_1_asks_for_tables_1_and_15(cells_of, scale):
     for cell in cells:
         name, n = cell.labels["architecture"], cell.labels["n"]
         rate, decay, alpha = CHOSEN[n, name]
+        alpha = expected_strength(alpha, scale)
         expected = {"n": n} if alpha == Recipe.alpha else {"n": n, "alpha": alpha}
         assert changed(cell) == expected
         assert cell.asymmetric.alpha == alpha
+        assert ("rescaled" in cell.remark) == (scale == "smoke")
         assert cell.published == TABLE_1[name][n]
         assert cell.plain.backbone == {"MLP": "mlp", "CNN": "cnn", "ViT-6L": "vit6"}[name]
         assert cell.plain.weight_decay == (decay if scale == "paper" else CHOSEN[20, name][1])
@@ -87,7 +99,11 @@ def test_table_6_changes_what_each_control_is_about(cells_of, scale):
     for cell in cells:
         control, _, number = cell.labels["control"].partition(", ")
         n = int(number.removesuffix(" x"))
-        alpha = CHOSEN[n, cell.labels["architecture"]][2]
+        _, decay, alpha = CHOSEN[n, cell.labels["architecture"]]
+        if scale == "paper":
+            assert cell.plain.weight_decay == cell.asymmetric.weight_decay == decay
+
+        alpha = expected_strength(alpha, scale)
         strength = {} if alpha == Recipe.alpha else {"alpha": alpha}
         assert changed(cell) == {"n": n} | strength | asked[control]
 
@@ -103,7 +119,8 @@ def test_table_29_compares_all_active_with_one(cells_of, scale):
     for cell in cells:
         assert cell.asymmetric.active == active[cell.labels["active"]]
         assert cell.asymmetric.n == 3
-        assert cell.asymmetric.alpha == CHOSEN[7, cell.labels["architecture"]][2]
+        alpha = CHOSEN[7, cell.labels["architecture"]][2]
+        assert cell.asymmetric.alpha == expected_strength(alpha, scale)
         assert set(changed(cell)) <= {"n", "alpha", "active"}
 
 
@@ -117,7 +134,9 @@ def test_table_13_flips_the_labels_of_both_kinds(cells_of, scale, levels):
     for cell in cells:
         share, classes = cell.labels["flipped"] / 100, cell.labels["table"].split("-")[-1]
         assert cell.plain.label_noise == cell.asymmetric.label_noise == share
-        assert changed(cell) == {"n": 1, "alpha": {"10": 25.0, "100": 100.0}[classes]}
+        alpha = expected_strength({"10": 25.0, "100": 100.0}[classes], scale, int(classes))
+        assert changed(cell) == {"n": 1, "alpha": alpha}
+        assert cell.protocol == "best"
         assert cell.plain.data == ("digits" if scale == "smoke" else f"cifar{classes}")
 
 
@@ -134,7 +153,8 @@ def test_table_3_attaches_at_the_stage_it_names(scale):
 
     for cell in cells:
         stage, n = cell.labels["stage"], cell.labels["n"]
-        where = {"layers": stage[:2].lower(), "n": n, "alpha": strengths[stage][n]}
+        alpha = expected_strength(strengths[stage][n], scale)
+        where = {"layers": stage[:2].lower(), "n": n, "alpha": alpha}
         assert changed(cell) == where
         assert cell.plain.backbone == "coatnet"
 
@@ -157,3 +177,26 @@ def test_table_26_is_compared_seed_by_seed():
     assert found["S3 (transformer), 100 x, seed 44, accuracy / %"] == (76.95, 76.0)
     assert found["S2 (convolution), 300 x, seed 46, accuracy / %"] == (74.7, 74.7)
     assert {row.verdict for row in rows} == {"not comparable"}  # single runs
+
+
+def test_one_table_or_one_backbone_can_be_run(cells_of):
+    paper = ["--scale", "paper"]
+    cells = cells_of(table12_cifar10, *paper, "--architectures", "mlp", "--alpha", "7.5")
+    assert [cell.labels["architecture"] for cell in cells] == ["MLP"]
+    assert changed(cells[0]) == {"n": 1, "alpha": 7.5}
+    assert (cells[0].published, cells[0].deviations) == ((49.5, 50.6), (0.3, 0.4))
+
+    cells = cells_of(table9_few_shot, *paper, "--only", "MLP, CIFAR-10", "--alpha", "7.5")
+    assert [cell.per_class for cell in cells] == [10, 50, 100, 500, 1000, None]
+    assert {cell.asymmetric.alpha for cell in cells} == {7.5}
+    assert all(cell.plain.per_class == cell.per_class for cell in cells)
+
+    options = ["--only", "MLP, CIFAR-10", "--levels", "0", "40"]
+    cells = cells_of(table13_label_noise, *paper, *options)
+    assert [cell.labels["flipped"] for cell in cells] == [0, 40]
+
+
+def test_table_12_takes_the_decay_of_one_branch_and_strengths_of_ten_classes(cells_of):
+    cells = cells_of(table12_cifar10, "--scale", "paper")
+    assert [cell.plain.weight_decay for cell in cells] == [0.001, 0.01, 0.1]
+    assert [cell.asymmetric.alpha for cell in cells] == [25.0, 31.6, 1.47]

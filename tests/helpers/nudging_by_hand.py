@@ -18,12 +18,12 @@ def nudge_by_hand(model, call, loss, block, eta):
 
     model.eval()
     with module.register_forward_hook(track):
-        before = loss(call())
-    (gradient,) = torch.autograd.grad(before, points[-1])
+        unmoved_loss = loss(call())
+    (gradient,) = torch.autograd.grad(unmoved_loss, points[-1])
 
     moved = points[-1].detach() - eta * gradient / gradient.square().mean().sqrt()
     with module.register_forward_hook(lambda *args: put_first(args[2], moved)), torch.no_grad():
-        return float(loss(call()) - before)
+        return float(loss(call()) - unmoved_loss)
 
 
 def first(output):

@@ -34,8 +34,8 @@ class Import:
     place: str  # path and line
 
     def __str__(self) -> str:
-        taken = f" takes `{self.name}` from" if self.name else " imports"
-        return f"{self.place}{taken} {self.module}"
+        verb = f" takes `{self.name}` from" if self.name else " imports"
+        return f"{self.place}{verb} {self.module}"
 
 
 @cache
@@ -68,7 +68,7 @@ def imports_of(package: str) -> list[Import]:
 
 def read_imports(importer: str, path: Path) -> Iterator[Import]:
     """The imports of our own files that one file makes."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     deferred_nodes = set(find_deferred_nodes(tree))
 
     for node in ast.walk(tree):
@@ -131,7 +131,7 @@ def verb_files_of(package: str) -> set[str]:
     """
     files = set()
     for module, names in public_names_by_file(package).items():
-        tree = ast.parse(source_files()[module].read_text())
+        tree = ast.parse(source_files()[module].read_text(encoding="utf-8"))
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         is_topic = is_within(module, GROUND) and module.rpartition(".")[2] not in names
         if functions & names and not is_topic:

@@ -8,7 +8,6 @@ from accelerate import Accelerator
 from torch import nn
 
 import gradients.accelerate
-import probes
 import probes.accelerate
 from gradients import Trace
 from tests.probes.test_trainers_lightning import (

@@ -23,12 +23,13 @@ def test_the_pages_build_without_a_warning(tmp_path):
     found = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert "WARNING" not in found.stderr, found.stderr  # `--quiet` would hide them from `--strict`
-    api = (tmp_path / "api" / "landscape.html").read_text()
+    api = (tmp_path / "api" / "landscape.html").read_text(encoding="utf-8")
     assert "landscape.grid" in api
     assert "filter by filter" in api  # of the docstring
     for page in tmp_path.rglob("*.html"):  # readable offline: nothing is loaded from elsewhere
         loaded = re.findall(
-            r'<(?:script|img|link)[^>]+(?:src|href)="https?://[^"]*"', page.read_text()
+            r'<(?:script|img|link)[^>]+(?:src|href)="https?://[^"]*"',
+            page.read_text(encoding="utf-8"),
         )
         assert not loaded, page
 
@@ -38,21 +39,25 @@ def test_a_tutorial_runs_and_makes_its_pictures(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(ROOT / "docs" / "pictures.py"))["main"]([page.stem])
     plt.close("all")
-    shown = set(re.findall(r"\(\.\./pictures/([a-z_]+\.png)\)", page.read_text()))
+    shown = set(re.findall(r"\(\.\./pictures/([a-z_]+\.png)\)", page.read_text(encoding="utf-8")))
     assert shown == {path.name for path in (tmp_path / "pictures").iterdir()}
     assert all((ROOT / "docs" / "pictures" / name).is_file() for name in shown)
 
 
 def test_every_tutorial_is_in_the_navigation():
-    listed = (ROOT / "mkdocs.yml").read_text()
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert TUTORIALS
     assert all(f"tutorials/{page.name}" in listed for page in TUTORIALS)
 
 
 def test_the_map_names_files_and_functions_that_exist():
     packages = ("probes", "landscape", "gradients", "attention", "nudging", "resonance_toolkit")
-    sources = {path: path.read_text() for name in packages for path in (ROOT / name).rglob("*.py")}
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    sources = {
+        path: path.read_text(encoding="utf-8")
+        for name in packages
+        for path in (ROOT / name).rglob("*.py")
+    }
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     walks = "\n".join(re.findall(r"```text\n(.*?)```", page, re.DOTALL))
 
     # A walk names files from its package's folder on: `_surfaces/grid.py`.
@@ -71,7 +76,7 @@ def test_the_map_names_files_and_functions_that_exist():
 
 
 def test_the_tree_in_contributing_is_the_one_on_disk():
-    page = (ROOT / "CONTRIBUTING.md").read_text()
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (tree,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
 
     listed = set()
@@ -94,7 +99,7 @@ def test_the_tree_in_contributing_is_the_one_on_disk():
 
 
 def test_the_first_calls_of_the_page_for_assistants_run():
-    page = (ROOT / "AGENTS.md").read_text()
+    page = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
     def small_vit():

@@ -33,6 +33,7 @@ ROOMS: dict[str, list[str | set[str]]] = {
         "_model",
         {"schedules", "weightings"},
         "_branches",
+        "_features",
         "_exit_training",
         "_exit_analysis",
         "_decoding",

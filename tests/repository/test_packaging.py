@@ -25,7 +25,7 @@ def test_instruments_do_not_import_one_another():
     instruments = INSTRUMENTS
     for package in PACKAGES:
         for path in (ROOT / package).glob("**/*.py"):
-            for line in path.read_text().splitlines():
+            for line in path.read_text(encoding="utf-8").splitlines():
                 words = line.split()
                 if words[:1] in (["import"], ["from"]):
                     top = words[1].split(".")[0]

@@ -64,15 +64,15 @@ def cnn(classes: int = 100, *, channels: int = 3, dropout: float = 0.5) -> nn.Se
         pool = [nn.MaxPool2d(2)] if index in (2, 4) else []
         features.append(nn.Sequential(convolution, nn.ReLU(), *pool))
 
+    # One dropout, where the paper's list has it: after the pooling, before the linear layers.
     head = nn.Sequential(
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
+        nn.Dropout(dropout),
         nn.Linear(256, 1024),
         nn.ReLU(),
-        nn.Dropout(dropout),
         nn.Linear(1024, 1024),
         nn.ReLU(),
-        nn.Dropout(dropout),
         nn.Linear(1024, classes),
     )
 

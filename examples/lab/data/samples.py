@@ -98,3 +98,31 @@ def resize(images: Images, size: int | None, channels: int | None = None) -> Ima
         x_train = x_train.expand(-1, channels, -1, -1)
         x_test = x_test.expand(-1, channels, -1, -1)
     return replace(images, x_train=x_train, x_test=x_test)
+
+
+def relabel(images: Images, classes: int, *, seed: int = 0) -> Images:
+    """Give images labels of another number of classes; those that have it are left as they are.
+
+    More classes: each class is split at random into as many as fit; fewer: neighbouring classes are
+    joined. At initialisation a network knows nothing of its labels, so that its loss surface is
+    nearly that of real classes, as far as their number decides it.
+
+    Examples:
+        >>> import torch
+        >>> y = torch.arange(4)
+        >>> relabel(Images(torch.zeros(4, 1), y, torch.zeros(4, 1), y), 2).y_train
+        tensor([0, 0, 1, 1])
+    """
+    present = images.classes
+    if classes == present:
+        return images
+
+    generator = torch.Generator().manual_seed(seed)
+    labels = {}
+    for name in ("train", "test"):
+        y = images.part(name)[1]
+        low = y * classes // present
+        n_parts = ((y + 1) * classes // present - low).clamp(min=1)
+        part = (torch.rand(len(y), generator=generator, dtype=torch.float64) * n_parts).long()
+        labels[f"y_{name}"] = low + part
+    return replace(images, **labels)

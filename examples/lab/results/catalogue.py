@@ -43,7 +43,7 @@ def find_scripts(folder: Path, only: Sequence[str] | None = None) -> dict[str, P
 
 def question(path: Path) -> str:
     """Return the first line of a script's docstring."""
-    return path.read_text().split('"""')[1].splitlines()[0]
+    return path.read_text(encoding="utf-8").split('"""')[1].splitlines()[0]
 
 
 def reproduced(title: str) -> set[str]:

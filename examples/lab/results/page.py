@@ -100,7 +100,7 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
         f"<h1>Published and measured</h1><p>{summary}</p>{_RULE}"
         f"<nav>{links}</nav>{''.join(sections)}</body></html>\n"
     )
-    write_atomically({folder / "index.html": lambda path: path.write_text(page)})
+    write_atomically({folder / "index.html": lambda path: path.write_text(page, encoding="utf-8")})
     return damaged
 
 

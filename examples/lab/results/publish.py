@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,10 @@ from matplotlib.figure import Figure
 
 from lab.results.files import Writer, dataset_writer, is_first_process, write_atomically
 from lab.results.verdicts import Row, Value, format_here, format_published
-from resonance_toolkit import text_table
+from resonance_toolkit import provenance, text_table
+
+# Options of places, which differ from machine to machine and decide nothing.
+_PLACES = ("--output", "--cache")
 
 
 def publish(
@@ -48,9 +52,15 @@ def publish(
             writers[path] = _figure_writer(each_figure, kind)
 
     pictures = [path.name for path in writers if path.suffix == ".png"]
-    record = {"budget": budget, "figures": pictures, "rows": [_jsonable(row) for row in rows]}
+    record = {
+        "budget": budget,
+        "command": command_line(sys.argv),
+        "version": provenance("lab.publish")["toolkit_version"],
+        "figures": pictures,
+        "rows": [_jsonable(row) for row in rows],
+    }
     text = json.dumps(record, indent=1, allow_nan=False)
-    writers[output.with_suffix(".json")] = lambda path: path.write_text(text)
+    writers[output.with_suffix(".json")] = lambda path: path.write_text(text, encoding="utf-8")
 
     # Files are renamed in this order: where there is an .nc, all else is there too.
     writers[output] = dataset_writer(result.assign_attrs(budget=budget))
@@ -58,6 +68,33 @@ def publish(
 
     print_table(rows, budget)
     print(f"wrote {output}, and {', '.join(pictures)} beside it")
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Write a command so that it can be repeated elsewhere: names of files without their folders.
+
+    Args:
+        arguments: As in `sys.argv`; empty if no script of this folder is running.
+
+    Examples:
+        >>> command_line(["examples/table9.py", "--data", "/a/cifar10.npz", "--output", "/a/b.nc"])
+        'python examples/table9.py --data cifar10.npz'
+        >>> command_line(["/usr/bin/pytest", "-q"])
+        ''
+    """
+    script, *options = arguments
+    if Path(script).resolve().parent.name != "examples":
+        return ""
+
+    words = ["python", f"examples/{Path(script).name}"]
+    is_place = False
+    for option in options:
+        name, equals, value = option.partition("=")
+        if is_place or name in _PLACES:
+            is_place = not is_place and not equals
+            continue
+        words.append(f"{name}{equals}{Path(value).name}" if equals else Path(option).name)
+    return " ".join(words)
 
 
 def print_table(rows: Sequence[Row], budget: str) -> None:

@@ -45,12 +45,12 @@ def run_script(path: Path, output: Path, options: Sequence[str], *, cache: Path)
 
     command = [sys.executable, str(path), "--output", str(output), *options, "--cache", str(cache)]
     environment = os.environ | {"MPLBACKEND": "agg"}  # no window
-    with output.with_suffix(".log").open("w") as log:
+    with output.with_suffix(".log").open("w", encoding="utf-8") as log:
         process = subprocess.run(command, stdout=log, stderr=log, env=environment)
 
     has_succeeded = process.returncode == 0
     if has_succeeded:
-        _options_file(output).write_text(" ".join(options))
+        _options_file(output).write_text(" ".join(options), encoding="utf-8")
     return has_succeeded
 
 

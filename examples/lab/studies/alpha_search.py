@@ -12,7 +12,14 @@ Runner = Callable[[Sequence[Recipe]], list[xr.Dataset]]
 
 GRID = np.logspace(-1, 2, 10)  # table 15
 COARSE = np.logspace(-2, 1, 5)  # table 22
+LINE = np.linspace(0, 50, 11)  # the MLP on CIFAR-10
 HELD_OUT = 0.1
+
+# The two stages before: for the plain network, 150 epochs each.
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+FIRST_DECAY = 1e-4  # while the rate is searched
+DECAYS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+STAGE_EPOCHS = 150
 
 # Rules that adapt the strength: the auxiliary gradient at half the main one's; alpha 1.
 BALANCE_SHARE = 0.5
@@ -77,6 +84,50 @@ def compare_searches(recipe: Recipe, seeds: Sequence[int], run: Runner) -> xr.Da
     )
 
 
+def search_line(recipe: Recipe, run: Runner) -> tuple[float, str]:
+    """Choose alpha on a line from 0 to 50 by the accuracy on a held-out tenth, for one seed.
+
+    Args:
+        recipe: With a branch; its own alpha does not matter.
+        run: Gives one result of `lab.training.train` for each recipe.
+
+    Returns:
+        The best strength above 0, and all accuracies in words.
+    """
+    recipe = replace(recipe, trace_every=0, attention_epochs=(), held_out=HELD_OUT)
+    recipe = replace(recipe, test_per_class=None)
+
+    # A branch without any strength is no branch.
+    recipes = [replace(recipe, alpha=float(a)) if a else replace(recipe, n=0) for a in LINE]
+    accuracies = [_last_percent(result) for result in run(recipes)]
+
+    alpha = _choose(LINE[1:], accuracies[1:])
+    pairs = zip(LINE, accuracies, strict=True)
+    words = ", ".join(f"{candidate:g}: {accuracy:.2f}" for candidate, accuracy in pairs)
+    return alpha, f"held-out accuracy by alpha: {words}; best {alpha:g}"
+
+
+def search_rate_and_decay(
+    recipe: Recipe, run: Runner, *, epochs: int = STAGE_EPOCHS
+) -> tuple[float, float]:
+    """Choose learning rate, then weight decay, of the plain network, on a held-out tenth.
+
+    Args:
+        recipe: Its own rate and decay do not matter.
+        run: Gives one result of `lab.training.train` for each recipe.
+        epochs: Of each run.
+    """
+    plain = replace(recipe, n=0, trace_every=0, attention_epochs=(), epochs=epochs)
+    plain = replace(plain, held_out=HELD_OUT, test_per_class=None)
+
+    by_rate = [replace(plain, lr=rate, weight_decay=FIRST_DECAY) for rate in RATES]
+    rate = _choose(np.array(RATES), [_last_percent(result) for result in run(by_rate)])
+
+    by_decay = [replace(plain, lr=rate, weight_decay=decay) for decay in DECAYS]
+    decay = _choose(np.array(DECAYS), [_last_percent(result) for result in run(by_decay)])
+    return rate, decay
+
+
 def join_searches(searches: Mapping[tuple[str, int], xr.Dataset]) -> xr.Dataset:
     """Join searches into one Dataset over `architecture` and `n`; NaN for pairs not searched."""
     architectures = list(dict.fromkeys(name for name, _ in searches))
@@ -133,6 +184,10 @@ def _measure_held_out(
 
     results = iter(run(recipes))
     return [[100 * float(next(results)["test_accuracy"][-1]) for _ in row] for row in candidates]
+
+
+def _last_percent(result: xr.Dataset) -> float:
+    return 100 * float(result["test_accuracy"].values[-1])
 
 
 def _choose(candidates: np.ndarray, accuracies: Sequence[float]) -> float:

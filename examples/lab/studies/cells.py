@@ -1,14 +1,19 @@
 """The cells of a table that compares plain with asymmetric training, and how they are called."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import xarray as xr
 
 from lab.training.recipe import Recipe
 
+Content = TypeVar("Content")
+
 Protocol = Literal["last", "best"]
+
+# A line of a published table: plain and its +-, asymmetric and its +-, the p value as printed.
+Line = tuple[float, float, float, float, str]
 
 TITLES = {
     "n": "branches at each layer",
@@ -53,6 +58,21 @@ class Cell:
         plain = replace(self.plain, seed=seed)
         asymmetric = replace(self.asymmetric, seed=seed, alpha=alpha)
         return plain, asymmetric
+
+
+def printed(line: Line) -> dict[str, Any]:
+    """Return what a published line says, as fields of a `Cell`."""
+    plain, plain_deviation, asymmetric, asymmetric_deviation, p = line
+    return {
+        "published": (plain, asymmetric),
+        "deviations": (plain_deviation, asymmetric_deviation),
+        "p": p,
+    }
+
+
+def chosen_tables(tables: Mapping[str, Content], only: Sequence[str] | None) -> dict[str, Content]:
+    """Return the tables that `--only` asks for, in their own order; all without it."""
+    return {name: table for name, table in tables.items() if not only or name in only}
 
 
 def name_label(dimension: str, value: object) -> str:

@@ -15,7 +15,15 @@ from lab.studies.conditions import conditions_of, obstacles, published_condition
 from lab.studies.executing import executing
 from lab.studies.sweep import sweep
 from lab.training.recipe import Recipe
-from lab.training.scales import ALPHA_20, SMALL, budget_of, recipe_for, seeds_for
+from lab.training.scales import (
+    ALPHA_20,
+    SMALL,
+    budget_of,
+    recipe_for,
+    remark_on_strength,
+    seeds_for,
+    strength_for,
+)
 
 KINDS = ("plain", "asymmetric")
 
@@ -40,7 +48,8 @@ def main_runs(
     recipes: list[Recipe] = []
     for backbone in backbones:
         plain = recipe_for(backbone, args, data)
-        asymmetric = replace(plain, n=20, alpha=ALPHA_20[backbone])
+        alpha = strength_for(plain, ALPHA_20[backbone])
+        asymmetric = replace(plain, n=20, alpha=alpha)
         for recipe in (plain, asymmetric):
             recipes += [replace(recipe, seed=seed) for seed in seeds]
 
@@ -56,7 +65,14 @@ def main_runs(
     for backbone in backbones:
         kinds = [_join([next(runs) for _ in seeds], seed_label) for _ in KINDS]
         by_backbone[backbone] = _join(kinds, kind_label)
-    return by_backbone, budget_of(recipes, len(seeds))
+
+    # Figures of other data than CIFAR-100 say what became of the strengths.
+    remarks = [
+        remark_on_strength(recipe_for(backbone, args, data), ALPHA_20[backbone])
+        for backbone in backbones
+    ]
+    said = dict.fromkeys(remark for remark in remarks if remark)
+    return by_backbone, "; ".join([budget_of(recipes, len(seeds)), *said])
 
 
 def obstacles_by_backbone(

@@ -18,6 +18,7 @@ from lab.training.train import train
 from resonance_toolkit import spread
 
 CACHE_VERSION = 3  # raise it when the same recipe comes to mean something else
+REVISED = {"cnn": "one dropout"}  # in place of the version, where one network alone has changed
 
 
 def sweep(
@@ -70,6 +71,10 @@ def key_of(recipe: Recipe) -> str:
     defaults = asdict(Recipe())
     settings = {name: value for name, value in asdict(recipe).items() if value != defaults[name]}
     settings |= {"data": load(recipe.data).fingerprint, "version": CACHE_VERSION}
+
+    # Networks that have come to mean something else, the others staying what they are.
+    if recipe.backbone in REVISED:
+        settings["revision"] = REVISED[recipe.backbone]
 
     # What `accelerate launch` was told.
     if (precision := Accelerator().mixed_precision) != "no":

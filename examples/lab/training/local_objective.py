@@ -36,7 +36,7 @@ class Step:
         """Return the cross-entropy of each image."""
         return F.cross_entropy(outputs, self.targets, reduction="none")
 
-    def rest(self, block: str, value: Tensor) -> Tensor:
+    def replay(self, block: str, value: Tensor) -> Tensor:
         """Return the logits for another terminal state."""
         if block != self.blocks[-1]:
             raise ValueError(f"`block`: expected {self.blocks[-1]!r}, the last, got {block!r}")
@@ -88,7 +88,7 @@ def local_objective(
         credits = [a / (a.square().mean(1, keepdim=True).sqrt() + 1e-6) for a in credits]
 
     last_block = step.blocks[-1]
-    logits = step.rest(last_block, step.hidden[last_block])
+    logits = step.replay(last_block, step.hidden[last_block])
     cross_entropy = F.cross_entropy(logits, step.targets)
 
     # h_0 is the output of the embedding and the input of the first block: a_0 trains both.

@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.data.images import load
 from lab.training.recipe import Recipe
-from lab.training.strengths import TABLE_15
+from lab.training.strengths import TABLE_15, rescale_strength
 
 Settings = dict[str, Any]
+
+# Of data that are asked for by name; "digits" is what scale smoke takes.
+_CLASSES = {"digits": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100, "imagenet": 1000}
 
 LABELS = {
     "mlp": "MLP",
@@ -145,6 +149,33 @@ def recipe_for(backbone: str, args: argparse.Namespace, paper_data: str, **chang
         settings["attention_epochs"] = _ten_epochs(epochs)
 
     return Recipe(backbone=backbone, **settings | changes)
+
+
+def strength_for(recipe: Recipe, alpha: float, found_on: str = "cifar100") -> float:
+    """Return a published strength, rescaled if the data have other classes than its search had.
+
+    Args:
+        recipe: With the data of the run.
+        alpha: What the paper's search found.
+        found_on: The data of that search, a name in `_CLASSES`.
+    """
+    return rescale_strength(
+        alpha, classes=count_classes(recipe.data), found_with=_CLASSES[found_on]
+    )
+
+
+def count_classes(data: str) -> int:
+    """Return how many classes data have; only files without a known name are opened."""
+    return _CLASSES[data] if data in _CLASSES else load(data).classes
+
+
+def remark_on_strength(recipe: Recipe, alpha: float, found_on: str = "cifar100") -> str:
+    """Say that a strength was rescaled; nothing if it was not."""
+    rescaled = strength_for(recipe, alpha, found_on)
+    if rescaled == alpha:
+        return ""
+    classes = f"{count_classes(recipe.data)} classes in place of {_CLASSES[found_on]}"
+    return f"alpha {alpha:g} rescaled to {rescaled:g}: {classes}"
 
 
 def _ten_epochs(total: int) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """The strengths that the paper's searches chose, by backbone and number of branches."""
 
+import math
+
 # Table 15: alpha and weight decay; the ten-point grid on CIFAR-100.
 TABLE_15 = {
     1: {"mlp": (100.0, 0.001), "cnn": (100.0, 0.01), "vit6": (4.642, 0.1)},
@@ -57,3 +59,31 @@ def published_strengths(backbone: str) -> dict[int, tuple[float, ...]]:
         return {n: (alpha,) for n, alpha in TABLE_26["s3"].items()}
 
     return {n: (alpha_and_decay[backbone][0],) for n, alpha_and_decay in TABLE_15.items()}
+
+
+def rescale_strength(alpha: float, *, classes: int, found_with: int = 100) -> float:
+    """Carry a strength over to data with another number of classes.
+
+    A branch's loss is the mean of C sigmoid losses. With logits near 0, as they are at first, its
+    gradient with respect to a logit is `(1/2 - y) / C`, whose norm over the C logits is
+    `C * (1 / (2 C))**2` under a root: `1 / (2 sqrt(C))`. The rows of a branch are orthonormal, so
+    that is also the norm of what reaches the features. To push as hard with other classes, alpha
+    goes by the root of their number: one found with 100 is `sqrt(10)`, 3.2 times, too strong with
+    10. (The part of the gradient that carries the label, `y / C`, is then still 3.2 times as
+    strong: with `1 / C` it goes by the number itself, and no single alpha keeps both.)
+
+    Args:
+        alpha: The strength that a search found.
+        classes: Of the data where it is to be used.
+        found_with: Classes of the data where it was found.
+
+    Returns:
+        The strength, to three digits.
+
+    Examples:
+        >>> rescale_strength(1.0, classes=10), rescale_strength(4.642, classes=100)
+        (0.316, 4.642)
+    """
+    if classes == found_with:
+        return alpha
+    return float(f"{alpha * math.sqrt(classes / found_with):.3g}")

@@ -155,12 +155,24 @@ def _on_cpu_made_model():
         return make_model()
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", [name for name in VERBS if name != "probes.record_exits"])
 def test_a_model_over_two_devices_is_measured_as_on_one(name):
     layers = ["first", "second"]
     expected = VERBS[name](make_model(Halved).to(DEVICE), make_data(), layers)
     actual = VERBS[name](make_model(Halved), make_data(), layers)
     assert_same_numbers(actual, expected)
+
+
+def test_exits_of_a_model_over_two_devices_need_a_head_that_takes_hidden_states_along():
+    model, data = make_model(Halved), make_data()
+    with pytest.raises(ValueError, match="`head`.*same device"):
+        probes.record_exits(model, data, ["first", "second"])
+
+    def head(hidden):
+        return model.head(hidden.to(DEVICE))
+
+    result = probes.record_exits(model, data, ["first", "second"], head=head)
+    assert result["loss"].notnull().all()
 
 
 @pytest.mark.parametrize("name", [name for name in VERBS if name != "landscape.curve"])

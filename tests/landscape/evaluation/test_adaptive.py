@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import landscape
+from landscape._evaluation.adaptive import _is_smooth
 from tests.landscape.evaluation.test_long_runs import counted, kill_half_way
 from tests.landscape.evaluation.test_long_runs import make as make_small
 
@@ -227,3 +228,60 @@ def test_whole_targets_need_not_be_classes_of_the_outputs(build, loss, classifie
 def test_a_seed_may_be_negative():
     found = landscape.grid(mlp(), digits(), samples=60, size=31, seed=-1, method="adaptive")
     assert 0 < found.attrs["error_estimate"] <= 1e-2
+
+
+class OfPixels(nn.Module):
+    """A class for each of four positions of the digits."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 12))
+
+    def forward(self, x):
+        return self.body(x.flatten(1)).reshape(len(x), 3, 4)
+
+
+@pytest.mark.parametrize("n_samples", [8, 600])
+def test_the_accuracy_of_positions_is_near_the_truth_or_left_out(n_samples):
+    torch.manual_seed(0)
+    x = digits()[0].flatten(1).repeat(10, 1)
+    x += 0.3 * torch.randn_like(x)
+    model = OfPixels()
+    with torch.no_grad():
+        y = (model(x) + 0.05 * torch.randn(len(x), 3, 4)).argmax(1)
+    settings = {"samples": n_samples, "size": 31, "tolerance": 0.05}
+    exact = landscape.grid(model, (x, y), **settings)
+    quick = landscape.grid(model, (x, y), method="adaptive", **settings)
+
+    known = quick["evaluated"].astype(bool)
+    assert not known.all()
+    xr.testing.assert_equal(quick["accuracy"].where(known), exact["accuracy"].where(known))
+    assert not abs(quick["accuracy"] - exact["accuracy"]).max() > 0.04
+    if n_samples == 8:  # 32 positions, so that the accuracy is one of 33 steps
+        assert quick["accuracy"].where(~known).isnull().all()
+
+
+def test_accuracies_that_predict_one_another_are_interpolated():
+    generator = np.random.default_rng(0)
+    points = generator.uniform(-1, 1, (120, 2))
+    smooth = 0.5 + 0.4 * np.sin(points[:, 0]) * np.cos(points[:, 1])
+    assert _is_smooth(points, smooth)
+    assert not _is_smooth(points, np.round(smooth * 8) / 8)
+    assert not _is_smooth(points, np.where(points[:, 0] > 0.99, np.nan, smooth))
+
+
+def test_a_target_that_does_not_count_is_in_no_interpolated_accuracy():
+    torch.manual_seed(0)
+    x, y = digits()
+    y[::3] = -100
+
+    def of_some(outputs, targets):
+        terms = F.cross_entropy(outputs, targets.clamp(min=0), reduction="none")
+        return terms * (targets >= 0)
+
+    settings = {"loss": of_some, "samples": 60, "size": 31, "tolerance": 0.05}
+    model = mlp(nn.Tanh)
+    exact = landscape.grid(model, (x, y), **settings)
+    quick = landscape.grid(model, (x, y), method="adaptive", **settings)
+    assert not quick["evaluated"].all()
+    assert abs(quick["accuracy"] - exact["accuracy"]).mean() < 0.02

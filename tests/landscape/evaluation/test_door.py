@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import landscape
+from landscape._evaluation.problem import Measurement
 from resonance_toolkit import call_model, logits_of, shift_labels
 from tests.helpers import door_models
 from tests.helpers.state import snapshot
@@ -94,7 +95,8 @@ def test_loss_accuracy_and_error_are_those_of_a_loop_over_positions(name):
         np.testing.assert_allclose(point["loss_se"], error, rtol=1e-9)
 
     assert surface.attrs["loss"] == "cross_entropy"
-    assert surface.attrs["targets"] == "classes"
+    meaning = "classes: the next token" if name == "gpt2" else "classes"
+    assert surface.attrs["targets"] == meaning
     assert surface.attrs["n_samples"] == len(targets)
 
 
@@ -413,3 +415,15 @@ def test_a_loss_that_is_not_finite_is_told_at_once():
     with pytest.warns(UserWarning, match="the loss is nan at the centre") as told:
         landscape.grid(model, (x, y), size=3, over="5.weight")
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_input_that_is_no_number_is_seen(dtype, value):
+    x = torch.randn(7, 5).to(dtype)
+    ids = torch.arange(7)
+    measurement = Measurement(nn.Identity(), None, [((x, ids), ids)], "frozen", seed=0)
+    assert measurement.has_finite_inputs
+
+    x[3, 2] = value
+    assert not measurement.has_finite_inputs

@@ -214,9 +214,9 @@ def test_batches_and_models_are_checked_by_name(verb):
 def test_the_state_names_what_it_has():
     state = nudging.observe(nets.make(nets.ResMLP), *nets.batch(3), "blocks.*")
     with pytest.raises(ValueError, match=r"`block`: expected one of blocks.0, .*, got 'embed'"):
-        state.rest("embed", torch.zeros(3, 16))
+        state.replay("embed", torch.zeros(3, 16))
     with pytest.raises(ValueError, match=r"`value`: expected \(3, 16\), got \(3, 4\)"):
-        state.rest("blocks.0", torch.zeros(3, 4))
+        state.replay("blocks.0", torch.zeros(3, 4))
     assert repr(state).startswith("State(ResMLP, 3 samples, blocks.0")
 
 

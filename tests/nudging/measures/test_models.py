@@ -58,7 +58,7 @@ def test_observing_and_fitting_leave_buffers_alone():
     model, (x, y) = nets.make(Counting), nets.batch()
     before = snapshot(model)
     state = nudging.observe(model, x, y, BLOCKS)
-    state.rest("embed", state.hidden["embed"])
+    state.replay("embed", state.hidden["embed"])
     state.gradient()
     assert snapshot(model) == before
     nudging.StateBridge(hidden=8).fit(model, (x, y), BLOCKS, epochs=1)

@@ -184,7 +184,7 @@ def test_what_follows_a_tuple_is_what_a_full_pass_gives(name):
         module = model.get_submodule(block)
         with module.register_forward_hook(lambda *args, moved=moved: put_first(args[2], moved)):
             expected = logits_of(call_model(model, inputs))
-        assert torch.equal(logits_of(state.rest(block, moved)), expected)
+        assert torch.equal(logits_of(state.replay(block, moved)), expected)
 
 
 def test_equilibrium_propagation_runs_blocks_that_return_tuples():

@@ -22,7 +22,7 @@ class Noisy(nets.ResMLP):
 def test_random_numbers_in_a_pass_are_the_same_in_every_pass():
     model, (x, y) = nets.make(Noisy), nets.batch()
     state = nudging.observe(model, x, y, "blocks.*")
-    assert torch.equal(state.rest("blocks.1", state.hidden["blocks.1"]), state.outputs)
+    assert torch.equal(state.replay("blocks.1", state.hidden["blocks.1"]), state.outputs)
     torch.manual_seed(99)
     assert torch.equal(nudging.observe(model, x, y, "blocks.*").outputs, state.outputs)
     model.each = True

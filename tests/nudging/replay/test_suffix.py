@@ -93,7 +93,7 @@ def test_what_follows_a_block_equals_a_full_pass_bit_for_bit(case):
         assert torch.equal(rest, output_of(model, x, name)), name
         moved = rest + torch.randn(rest.shape, generator=torch.Generator().manual_seed(1))
         expected = nets.by_hook(model, x, name, moved)
-        got = state.rest(name, moved)
+        got = state.replay(name, moved)
         for key in ("logits",) if loss else (...,):
             want, have = (out[key] for out in (expected, got))
             assert torch.equal(have, want), name
@@ -161,7 +161,7 @@ def test_blocks_before_the_nudged_one_are_not_computed():
         (last, "norm", 0),
     ]:
         ran.clear()
-        state.rest(name, state.hidden[name])
+        state.replay(name, state.hidden[name])
         assert len(ran) == expected, name
 
 
@@ -183,7 +183,7 @@ def test_state_leaves_the_model_alone(case):
     before, kept = snapshot(model), x.clone()
     state = nudging.observe(model, x, y, blocks, loss=loss)
     value = state.hidden[state.blocks[0]].clone()
-    state.rest(state.blocks[0], value)
+    state.replay(state.blocks[0], value)
     state.gradient()
     nudging.backprop(state)
     nudging.auxiliary(lambda outputs, targets: state.losses(outputs))(state)

@@ -98,10 +98,11 @@ def test_labels_that_are_shifted_already_are_refused():
         probe.measure(ids[:, 1:], shift=1.5)
 
 
-def test_evaluation_warns_of_a_pair_with_the_tokens_that_are_read():
+def test_evaluation_reads_a_pair_with_the_tokens_that_are_read_as_the_mapping():
     _, ids, labels, probe = make()
-    with pytest.warns(UserWarning, match="`data`: the targets are the tokens read"):
-        probe.evaluate((ids, labels))
+    of_pair = probe.evaluate((ids, labels))
+    of_mapping = probe.evaluate({"input_ids": ids, "labels": labels})
+    np.testing.assert_array_equal(of_pair["loss"], of_mapping["loss"])
 
 
 def test_models_that_are_not_causal_and_targets_of_samples_stay_where_they_are():

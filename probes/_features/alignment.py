@@ -1,0 +1,90 @@
+"""Debiased linear CKA from products of samples, batch by batch.
+
+With `K = X X'` and `L = Y Y'` the products of `n` samples by two sets of features, the unbiased
+estimator of their dependence (Song et al. 2012) is `<K*, L*> / (n (n - 3))`, where `K*` is `K` with
+a zero diagonal, centred so that its rows sum to zero as they do in expectation (Szekely and Rizzo
+2014). CKA divides it by the roots of the same for `(K, K)` and `(L, L)`; for many samples all three
+are averaged over batches first (Nguyen et al. 2021), so that no more than one batch is held.
+"""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+from torch import Tensor
+
+Array = NDArray[np.float64]
+
+# The estimator divides by n - 3.
+FEWEST_SAMPLES = 4
+
+
+def centred_products(features: list[Tensor]) -> Tensor:
+    """`K*` of each set of features, flattened, shape `(set, sample * sample)`.
+
+    Args:
+        features: Sets of features of the same samples, `(sample, ...)` each.
+    """
+    return torch.stack([_centre(_products(x)).flatten() for x in features])
+
+
+def dependences(first: Tensor, second: Tensor, n_samples: int) -> Array:
+    """Unbiased dependence of each set of features on each other one, `(first set, second set)`."""
+    products = first @ second.T / (n_samples * (n_samples - 3))
+    return np.asarray(products.cpu(), dtype=np.float64)
+
+
+def alignment(crossed: Array, first: Array, second: Array, weights: Array) -> Array:
+    """CKA from dependences of batches.
+
+    Args:
+        crossed: Between both sides, `(batch, first, second)`.
+        first, second: Of each side on itself, `(batch, set)`.
+        weights: Of the batches; they add up to 1.
+
+    Returns:
+        `(first, second)`; NaN where a side does not vary.
+    """
+    between = np.tensordot(weights, crossed, 1)
+    own_first, own_second = weights @ first, weights @ second
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.sqrt(np.outer(own_first, own_second))
+        return np.where(scale > 0, between / scale, np.nan)
+
+
+def jackknife_error(crossed: Array, first: Array, second: Array, weights: Array) -> Array:
+    """Standard error of `alignment` over batches, each left out in turn; NaN for a single one."""
+    n_batches = len(weights)
+    if n_batches < 2:
+        return np.full(crossed.shape[1:], np.nan)
+
+    left_out = []
+    for batch in range(n_batches):
+        others = np.where(np.arange(n_batches) == batch, 0.0, weights)
+        left_out.append(alignment(crossed, first, second, others / others.sum()))
+
+    spread = np.var(left_out, axis=0)
+    return np.asarray(np.sqrt((n_batches - 1) * spread))
+
+
+def half_width(n_batches: int, level: float) -> float:
+    """Standard errors from the middle of an interval to its ends, by Student's t."""
+    return float(stdtrit(n_batches - 1, (1 + level) / 2)) if n_batches > 1 else math.nan
+
+
+def _products(x: Tensor) -> Tensor:
+    # A shift changes nothing but the rounding.
+    rows = x.flatten(1).double()
+    rows = rows - rows.mean(0)
+    return rows @ rows.T
+
+
+def _centre(products: Tensor) -> Tensor:
+    n = len(products)
+    centred = products.clone().fill_diagonal_(0)
+    row_sums = centred.sum(1) / (n - 2)
+    total = centred.sum() / ((n - 1) * (n - 2))
+    return (centred - row_sums[:, None] - row_sums + total).fill_diagonal_(0)

@@ -1,0 +1,183 @@
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from probes._features.alignment import (
+    FEWEST_SAMPLES,
+    alignment,
+    centred_products,
+    dependences,
+    half_width,
+    jackknife_error,
+)
+from probes._features.read_features import reading_features
+from probes._model.check_model import check_model
+from probes._model.latest_features import Calls
+from probes._model.pooling import POOL_NAMES, Pooling
+from resonance_toolkit import (
+    AtMost,
+    check_choice,
+    check_share,
+    check_whole,
+    count_samples,
+    device_of,
+    find_blocks,
+    find_layers,
+    provenance,
+    take,
+)
+
+
+def similarity(
+    model: nn.Module,
+    other: nn.Module | Mapping[str, Tensor],
+    data: Any,
+    *,
+    layers: str | Sequence[str] | None = None,
+    other_layers: str | Sequence[str] | None = None,
+    pool: Pooling = "auto",
+    calls: Calls | None = None,
+    samples: int | None = AtMost(2000),
+    batch_size: int = 128,
+    level: float = 0.95,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Compare what two models, or two states of one, make of the same samples, layer by layer.
+
+    Debiased linear CKA: 1 for features that are the same but for a rotation, a shift and a scale;
+    0, on average, for features that have nothing in common, however many there are. Dependences are
+    averaged over batches before they are divided (Nguyen et al. 2021), so that memory does not grow
+    with the samples.
+
+    Args:
+        model: Any module, called in eval mode; left as it was found.
+        other: Another one, which takes the same inputs; or a state dict of `model`.
+        data: `(inputs, targets)`, a mapping with `labels`, inputs alone, or a source of these: a
+            Dataset, a DataLoader, a list of batches. Targets are not looked at.
+        layers: Names or patterns of the layers of `model`; its repeated blocks or stages by
+            default, as far as they have features.
+        other_layers: Those of `other`; the same by default, or its own blocks if it is another
+            architecture and no `layers` are named.
+        pool: How a layer's output becomes features, as for `attach`; `"flatten"` compares all
+            positions.
+        calls: Which calls count if a layer runs several times in a pass, as for `attach`.
+        samples: How many samples to draw, if there are so many; None takes all.
+        batch_size: Samples that are compared with each other; more make the estimate steadier.
+        level: Of the interval.
+        seed: Decides samples.
+
+    Returns:
+        Dataset with `cka (layer, other_layer)`, and `cka_low` and `cka_high`, an interval from the
+        jackknife over batches (NaN for a single one). NaN where features do not vary.
+
+    Raises:
+        ValueError: If an argument does not fit, or no batch has four samples.
+
+    Examples:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+        >>> x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+        >>> result = similarity(model, copy.deepcopy(model), x, layers=["0", "2"])
+        >>> result["cka"].sel(layer="0", other_layer="0").round(6).item()
+        1.0
+    """
+    check_model(model)
+    check_whole("batch_size", batch_size, at_least=FEWEST_SAMPLES)
+    level = check_share("level", level)
+    if not callable(pool):
+        check_choice("pool", pool, POOL_NAMES, or_else="a callable")
+
+    other_model = _as_model(model, other)
+    modules = find_blocks(model) if layers is None else find_layers(model, layers)
+    if other_layers is not None:
+        other_modules = find_layers(other_model, other_layers, argument="other_layers")
+    elif layers is not None:
+        other_modules = find_layers(other_model, layers)
+    else:
+        other_modules = find_blocks(other_model)
+
+    batches = take(data, samples, seed, model=model, batch_size=batch_size, needs_targets=False)
+    inputs_of_batches = [inputs for inputs, _ in batches]
+    counted = [inputs for inputs in inputs_of_batches if count_samples(inputs) >= FEWEST_SAMPLES]
+    if not counted:
+        raise ValueError(
+            f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got "
+            f"{[count_samples(inputs) for inputs in inputs_of_batches]}"
+        )
+    sample = counted[0]
+    other_device = device_of(other_model)
+
+    crossed, own_first, own_second = [], [], []
+    n_samples = [count_samples(inputs) for inputs in counted]
+    with ExitStack() as stack:
+        reading = {"pool": pool, "calls": calls, "sample": sample}
+        read = stack.enter_context(reading_features(model, modules, **reading))
+        read_other = stack.enter_context(reading_features(other_model, other_modules, **reading))
+
+        for inputs, n in zip(counted, n_samples, strict=True):
+            features = read(inputs)
+            moved_inputs = tree_map_only(Tensor, lambda t: t.to(other_device), inputs)
+            other_features = read_other(moved_inputs)
+
+            first = centred_products(list(features.values()))
+            second = centred_products(list(other_features.values())).to(first.device)
+            crossed.append(dependences(first, second, n))
+            own_first.append(np.diag(dependences(first, first, n)))
+            own_second.append(np.diag(dependences(second, second, n)))
+
+    weights = np.array(n_samples) / sum(n_samples)
+    moments = np.array(crossed), np.array(own_first), np.array(own_second), weights
+    cka = alignment(*moments)
+    margin = half_width(len(weights), level) * jackknife_error(*moments)
+
+    names = {
+        "cka": (cka, "debiased linear CKA"),
+        "cka_low": (cka - margin, "lower end of its interval"),
+        "cka_high": (cka + margin, "upper end of its interval"),
+    }
+    dims = "layer", "other_layer"
+    return xr.Dataset(
+        {name: (dims, values, {"long_name": text}) for name, (values, text) in names.items()},
+        coords={
+            "layer": ("layer", list(features), {"long_name": "layer"}),
+            "other_layer": (
+                "other_layer",
+                list(other_features),
+                {"long_name": "layer of the other model"},
+            ),
+        },
+        attrs=provenance(
+            "probes.similarity",
+            model,
+            other=type(other_model).__name__,
+            pool=pool if isinstance(pool, str) else "given",
+            n_samples=sum(n_samples),
+            n_batches=len(n_samples),
+            batch_size=batch_size,
+            level=level,
+            seed=seed,
+        ),
+    )
+
+
+def _as_model(model: nn.Module, other: nn.Module | Mapping[str, Tensor]) -> nn.Module:
+    """The other model; of a state dict, a copy of the model in that state."""
+    if isinstance(other, nn.Module):
+        check_model(other)
+        return other
+
+    if not isinstance(other, Mapping):
+        raise TypeError(f"`other`: expected a module or a state dict, got {type(other).__name__}")
+
+    other_model = copy.deepcopy(model)
+    try:
+        other_model.load_state_dict(other)
+    except RuntimeError as error:
+        raise ValueError(f"`other`: is no state of this model: {error}") from error
+    return other_model

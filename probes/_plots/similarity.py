@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resonance_toolkit import new_axes
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+# Names of more layers than these would lie on one another: every second, third, ... is written.
+_MOST_NAMES = 16
+
+
+def plot_similarity(similarity: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
+    """Draw which layers of two models are alike, as a matrix.
+
+    The first layers are at the lower left. Features that are the same in both models are a bright
+    diagonal. The colours run from 0 to 1, so that two figures can be compared.
+
+    Args:
+        similarity: Made by `similarity`.
+        ax: Where to draw.
+        style: For `Axes.pcolormesh`.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ValueError: If `similarity` is something else.
+    """
+    if "cka" not in similarity or set(similarity["cka"].dims) != {"layer", "other_layer"}:
+        raise ValueError(
+            "`similarity`: expected a Dataset made by probes.similarity, got one with "
+            f"{', '.join(map(str, similarity.data_vars)) or 'nothing'}"
+        )
+
+    if ax is None:
+        ax = new_axes(figsize=(5.0, 4.2))
+
+    matrix = similarity["cka"].transpose("layer", "other_layer")
+    mesh = ax.pcolormesh(matrix.values, **{"vmin": 0, "vmax": 1, "cmap": "viridis", **style})
+    ax.figure.colorbar(mesh, ax=ax, label="debiased linear CKA")
+
+    for axis, names in (
+        (ax.yaxis, matrix["layer"].values),
+        (ax.xaxis, matrix["other_layer"].values),
+    ):
+        step = -(-len(names) // _MOST_NAMES)
+        axis.set_ticks([i + 0.5 for i in range(0, len(names), step)], labels=list(names[::step]))
+    ax.tick_params(axis="x", rotation=90)
+
+    ax.set(ylabel=str(similarity.attrs.get("model", "model")))
+    ax.set(xlabel=f"other: {similarity.attrs.get('other', 'model')}")
+    return ax
