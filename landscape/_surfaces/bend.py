@@ -21,6 +21,7 @@ from resonance_toolkit import (
     Batches,
     call_model,
     check_module,
+    check_no_nan,
     check_positive,
     check_whole,
     count_samples,
@@ -134,6 +135,8 @@ def bend(
             torch.stack(shares).sum().backward()
             optimizer.step()
 
+    if any(bool(tensor.isnan().any()) for tensor in control.values()):
+        check_no_nan(pieces)
     return {name: tensor.detach() for name, tensor in control.items()}
 
 

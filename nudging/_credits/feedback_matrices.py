@@ -15,9 +15,9 @@ from torch import Tensor
 from nudging._credits.credit import list_settings
 from nudging._credits.output_error import output_error
 from nudging._credits.positions import as_rows, spread_rows
-from nudging._credits.saving import check_kind, read_settings, read_tensors, to_dataset
+from nudging._credits.saving import check_kind, check_settings, read_saved, to_dataset
 from nudging._replay.state import State
-from resonance_toolkit import check_positive
+from resonance_toolkit import check_positive, check_whole
 
 
 class FeedbackMatrices(ABC):
@@ -29,6 +29,7 @@ class FeedbackMatrices(ABC):
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        check_whole("seed", settings["seed"], at_least=None)
         if settings["scale"] is not None:
             check_positive("scale", settings["scale"])
         self.settings = settings
@@ -101,8 +102,13 @@ class FeedbackMatrices(ABC):
     @classmethod
     def from_dataset(cls, dataset: xr.Dataset) -> Self:
         """The credit that `to_dataset` wrote."""
-        credit = cls(**read_settings(dataset))
-        credit.matrices = read_tensors(dataset)
+        saved = read_saved(dataset)
+        if any(matrix.dim() != 2 for matrix in saved.tensors.values()):
+            raise ValueError("expected matrices")
+
+        check_settings(cls, saved.settings)
+        credit = cls(**saved.settings)
+        credit.matrices = saved.tensors
         return credit
 
 

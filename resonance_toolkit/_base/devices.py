@@ -1,10 +1,11 @@
-"""On which devices a model is, and on which there could be one."""
+"""Devices: where a model is, what they can add up in, and how numbers come from them."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -52,3 +53,45 @@ def widest_float(device: torch.device) -> torch.dtype:
     except (TypeError, RuntimeError):  # Apple's
         return torch.float32
     return torch.float64
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Bring tensors to the CPU, all those of one accelerator in one piece.
+
+    Each copy has the host wait for all that the device was asked to do before: one of them is as
+    dear as a hundred numbers in one.
+
+    Args:
+        tensors: On any devices, of any shapes and types.
+
+    Returns:
+        The same, detached and in the same order; those on the CPU are not copied.
+
+    Examples:
+        >>> to_host([torch.ones(2), torch.tensor(True)])
+        [tensor([1., 1.]), tensor(True)]
+    """
+    on_host = [tensor.detach() for tensor in tensors]
+    places_by_device: dict[torch.device, list[int]] = {}
+
+    for place, tensor in enumerate(on_host):
+        if tensor.device.type == "cpu":
+            continue
+        if _fits_in_float(tensor):
+            places_by_device.setdefault(tensor.device, []).append(place)
+        else:
+            on_host[place] = tensor.cpu()
+
+    for device, places in places_by_device.items():
+        # Every one of them is exact in the widest type, and goes back to its own.
+        parts = [on_host[place].to(widest_float(device)).reshape(-1) for place in places]
+        message = torch.cat(parts).cpu()
+        pieces = message.split([len(part) for part in parts])
+        for place, piece in zip(places, pieces, strict=True):
+            tensor = on_host[place]
+            on_host[place] = piece.to(tensor.dtype).reshape(tensor.shape)
+    return on_host
+
+
+def _fits_in_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.dtype == torch.bool

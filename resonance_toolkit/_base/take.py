@@ -15,10 +15,9 @@ from resonance_toolkit._base.checks import check_whole
 from resonance_toolkit._base.devices import device_of, devices_of
 from resonance_toolkit._base.facts import count_samples
 from resonance_toolkit._base.forms import Batch, Batches, check_finite_targets, tensors_in
-from resonance_toolkit._base.preserving import preserving_rng
-from resonance_toolkit._base.seed_generators import seed_generators
+from resonance_toolkit._base.preserving import preserving_rng, seed_generators
+from resonance_toolkit._base.showing import warn_user
 from resonance_toolkit._base.sources import Request, draw_batches
-from resonance_toolkit._base.warn_user import warn_user
 
 # Samples that are collated at a time where the caller wants all in one batch: a stream must be read
 # in pieces, since its length is unknown.

@@ -165,7 +165,7 @@ def test_a_model_over_two_devices_is_measured_as_on_one(name):
 
 def test_exits_of_a_model_over_two_devices_need_a_head_that_takes_hidden_states_along():
     model, data = make_model(Halved), make_data()
-    with pytest.raises(ValueError, match="`head`.*same device"):
+    with pytest.raises(ValueError, match=r"`head`.*same device"):
         probes.record_exits(model, data, ["first", "second"])
 
     def head(hidden):
