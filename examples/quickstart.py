@@ -19,6 +19,7 @@ from tqdm import trange
 import probes
 from lab.backbones.tiny_vit import tiny_vit
 from lab.data.images import Images, load
+from lab.results.files import dataset_writer, write_atomically
 from lab.studies.branch_curves import draw_curves, join_epochs, measure_epoch
 
 KINDS = ("plain", "with branches")
@@ -33,9 +34,9 @@ def main(argv: list[str] | None = None) -> None:
     result = xr.concat(runs, dim=kind, combine_attrs="drop_conflicts", join="outer")
 
     picture = args.output.with_suffix(".png")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    result.to_netcdf(args.output, engine="h5netcdf")
-    draw_curves(result).savefig(picture, dpi=120)
+    figure = draw_curves(result)
+    writers = {picture: lambda path: figure.savefig(path, format="png", dpi=120)}
+    write_atomically(writers | {args.output: dataset_writer(result)})
 
     for name in KINDS:
         accuracy = float(result["accuracy"].sel(kind=name)[-1])

@@ -1,12 +1,13 @@
 """A record on disk, row by row, so that a process that is killed loses nothing.
 
 The file has one JSON object per line: first what all rows share (`RecordHeader`), then one recorded
-update each, with all digits. A line is handed to the operating system as soon as its update is
-recorded. The last line may be torn, if the process was killed amid writing it: it is left out.
+update each, with all digits, and each with a checksum of its own (`crc32`). A line is handed to the
+operating system as soon as its update is recorded. The last line may be torn, if the process was
+killed amid writing it: it is left out.
 """
 
 import json
-import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import torch.distributed as dist
 
 from gradients._rows import RecordedUpdate
+from resonance_toolkit import check_writable, locking, write_atomically
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class RecordFile:
 
     Raises:
         ValueError: If no file can be there.
+        OSError: If none can be written there.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -43,6 +46,8 @@ class RecordFile:
         self._is_begun = False
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise ValueError(f"`path`: expected a file in a folder that exists, got {str(path)!r}")
+        if _is_first_process():
+            check_writable("path", self.path)
 
     def add_latest(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
         """Write the last of all rows.
@@ -58,12 +63,14 @@ class RecordFile:
                 file.write(_to_line(_to_fields(updates[-1])))
             return
 
-        if self.path.exists() and self.path.stat().st_size > 0:
-            raise ValueError(
-                f"`path`: expected a new file, got {str(self.path)!r}, which holds a record "
-                "already; give another path, or resume that record by load_state_dict"
-            )
-        self.replace(header, updates)
+        # Of two processes that begin at once, one is refused.
+        with locking(self.path.parent):
+            if self.path.exists() and self.path.stat().st_size > 0:
+                raise ValueError(
+                    f"`path`: expected a new file, got {str(self.path)!r}, which holds a record "
+                    "already; give another path, or resume that record by load_state_dict"
+                )
+            self.replace(header, updates)
 
     def replace(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
         """Write all rows, in the place of what the file holds."""
@@ -72,9 +79,8 @@ class RecordFile:
 
         # Whole or not at all: if the process is killed here, the rows before are still there.
         lines = [_to_line(asdict(header)), *(_to_line(_to_fields(update)) for update in updates)]
-        new_path = self.path.with_name(self.path.name + ".new")
-        new_path.write_text("".join(lines), encoding="utf-8")
-        os.replace(new_path, self.path)
+        text = "".join(lines)
+        write_atomically({self.path: lambda path: path.write_text(text, encoding="utf-8")})
         self._is_begun = True
 
 
@@ -82,17 +88,26 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
     """Read a file, as far as it goes.
 
     Raises:
-        ValueError: If it is no such file.
+        ValueError: If it is no such file, or a damaged one.
     """
     # A line without an end is torn; a file without a whole line is no record.
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    lines = path.read_bytes().split(b"\n")[:-1]
     try:
-        header = RecordHeader(**json.loads(lines[0]))
-        updates = [_to_update(json.loads(line)) for line in lines[1:]]
-    except (IndexError, TypeError, KeyError, json.JSONDecodeError):
+        header = RecordHeader(**_from_line(lines[0]))
+    except (IndexError, TypeError, ValueError):
         raise ValueError(
-            f"`path`: expected a record that Trace(..., path=) wrote, got {str(path)!r}"
+            f"`path`: expected a record that Trace(..., path=) wrote, got {str(path)!r}, which is "
+            "another file or damaged"
         ) from None
+
+    updates = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            updates.append(_to_update(_from_line(line)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"`path`: {str(path)!r} is damaged in line {number}: {error}"
+            ) from None
     return header, updates
 
 
@@ -101,7 +116,21 @@ def _is_first_process() -> bool:
 
 
 def _to_line(fields: dict[str, Any]) -> str:
-    return json.dumps(fields) + "\n"
+    return json.dumps(fields | {"crc32": _checksum(fields)}) + "\n"
+
+
+def _from_line(line: bytes) -> dict[str, Any]:
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise TypeError("expected names and values")
+    if fields.pop("crc32", None) != _checksum(fields):
+        raise ValueError("what it holds and its checksum do not agree")
+    return fields
+
+
+def _checksum(fields: dict[str, Any]) -> int:
+    # A number is written with all digits, so that reading and writing it gives the same text.
+    return zlib.crc32(json.dumps(fields).encode())
 
 
 def _to_fields(update: RecordedUpdate) -> dict[str, Any]:

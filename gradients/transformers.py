@@ -3,11 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from gradients._trace import Trace
-from resonance_toolkit import missing_extra, warn_user
+from resonance_toolkit import (
+    load_tensors,
+    missing_extra,
+    tensor_writer,
+    warn_user,
+    write_atomically,
+)
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -96,13 +101,13 @@ class TraceCallback(TrainerCallback):
         # Trials of a search for hyperparameters have folders of their own, and are not resumed.
         if state.is_world_process_zero and not state.is_hyper_param_search:
             path = _checkpoint_folder(args, state) / f"{self.name}.pt"
-            torch.save(self.trace.state_dict(), path)
+            write_atomically({path: tensor_writer(self.trace.state_dict())})
 
     def _load(self, folder: Path) -> None:
         # `Trainer` does not tell callbacks which checkpoint it resumes from: it may lie elsewhere.
         path = folder / f"{self.name}.pt"
         if path.is_file():
-            self.trace.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+            self.trace.load_state_dict(load_tensors(path))
         else:
             warn_user(
                 f"TraceCallback: no earlier record in {str(path)!r}, so this one begins at the "

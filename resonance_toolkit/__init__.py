@@ -36,7 +36,13 @@ from resonance_toolkit._base.default_loss import (
     leave_out_uncounted,
     mean_over_positions,
 )
-from resonance_toolkit._base.evaluating import evaluating
+from resonance_toolkit._base.devices import (
+    all_accelerators,
+    device_of,
+    devices_of,
+    to_host,
+    widest_float,
+)
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
@@ -47,10 +53,24 @@ from resonance_toolkit._base.facts import (
     is_compiled,
     is_sharded,
     name_of,
+    sample_tensor,
+)
+from resonance_toolkit._base.files import (
+    Writer,
+    check_writable,
+    locking,
+    tensor_writer,
+    write_atomically,
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
+from resonance_toolkit._base.forms import (
+    LABEL_NAMES,
+    Batches,
+    check_no_nan,
+    describe_tensors,
+    index_rows,
+)
 from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
 from resonance_toolkit._base.instruments import load_instrument as _load_instrument
 from resonance_toolkit._base.language_models import (
@@ -69,17 +89,26 @@ from resonance_toolkit._base.losses import (
     without_mean,
 )
 from resonance_toolkit._base.missing_extra import missing_extra
-from resonance_toolkit._base.new_axes import new_axes
 from resonance_toolkit._base.padding import name_inputs, positions_that_count
-from resonance_toolkit._base.preserving import preserving, preserving_rng
-from resonance_toolkit._base.provenance import provenance
+from resonance_toolkit._base.preserving import (
+    evaluating,
+    preserving,
+    preserving_rng,
+    seed_generators,
+)
+from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
+from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
-from resonance_toolkit._base.take import AtMost, device_of, take
-from resonance_toolkit._base.text_table import text_table
-from resonance_toolkit._base.version import __version__
-from resonance_toolkit._base.warn_user import warn_user
+from resonance_toolkit._base.take import AtMost, take
+from resonance_toolkit._base.undamaged import (
+    check_digest,
+    load_tensors,
+    open_netcdf,
+    to_netcdf_bytes,
+    with_digest,
+)
 
 __all__ = [
     "__version__",
@@ -95,6 +124,7 @@ __all__ = [
     "is_fully_sharded",
     "is_sharded",
     "name_of",
+    "sample_tensor",
     "Blocks",
     "find_blocks",
     "find_layers",
@@ -116,6 +146,7 @@ __all__ = [
     "call_model",
     "default_loss",
     "describe_targets",
+    "describe_tensors",
     "fit_class_loss",
     "index_rows",
     "leave_out_uncounted",
@@ -133,7 +164,11 @@ __all__ = [
     "without_mean",
     "AtMost",
     "Batches",
+    "all_accelerators",
     "device_of",
+    "devices_of",
+    "to_host",
+    "widest_float",
     "is_whole_batch",
     "keywords_of_forward",
     "take",
@@ -141,6 +176,7 @@ __all__ = [
     "evaluating",
     "preserving",
     "preserving_rng",
+    "seed_generators",
     # Checks of arguments
     "check_choice",
     "check_module",
@@ -149,10 +185,22 @@ __all__ = [
     "check_positive",
     "check_share",
     "check_whole",
+    # Files
+    "Writer",
+    "check_digest",
+    "check_writable",
+    "load_tensors",
+    "locking",
+    "open_netcdf",
+    "tensor_writer",
+    "to_netcdf_bytes",
+    "with_digest",
+    "write_atomically",
     # Results and long work
     "missing_extra",
     "new_axes",
     "provenance",
+    "render_page",
     "spread",
     "text_table",
     "warn_user",

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape._evaluation.calibrate import calibrate
-from landscape._evaluation.checkpoint import Checkpoint
+from landscape._evaluation.checkpoint import Checkpoint, check_place
 from landscape._evaluation.point import Plan, point_evaluator
 from landscape._evaluation.problem import Problem, identify
 from landscape._evaluation.workers import evaluate_pickled, pickle_problem
@@ -95,6 +95,9 @@ def evaluate(
         executor: Takes pieces; None works in this process, point by point.
         strategy: Which points to evaluate; all by default.
     """
+    if checkpoint is not None:
+        check_place(Path(checkpoint))
+
     # Margins only after calibration, which compares values and has no use for them.
     plan = calibrate(problem, points)
     if strategy.needs_margins(problem):
@@ -108,7 +111,7 @@ def evaluate(
     if checkpoint is not None:
         identity = identify(problem, draws_random_numbers=plan.reseed)
         identity["points"] = points.tobytes().hex()
-        storage = Checkpoint(checkpoint, identity, (len(points), n_columns))
+        storage = Checkpoint(checkpoint, identity, points, problem.value_names, n_columns)
 
     with _working(problem, plan, executor) as work:
         run = Run(points, work, n_columns, points_per_piece, storage, executor)

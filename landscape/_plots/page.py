@@ -1,13 +1,11 @@
-import html
-import json
-
 import numpy as np
 import xarray as xr
 
 from landscape._plots.values import check_plane
+from resonance_toolkit import render_page
 
 _PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>@TITLE@</title>
+<html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
   body { margin: 0; font: 14px/1.6 system-ui, sans-serif; color: #222; background: #fff }
@@ -15,11 +13,11 @@ _PAGE = """<!doctype html>
   canvas { display: block; width: 100%; flex: 1; min-height: 0; cursor: grab; touch-action: none }
   p { margin: .4em 1em; overflow-wrap: anywhere }
 </style>
-<p><b>@TITLE@</b> &nbsp; drag to turn, wheel to zoom &nbsp; <span id="at"></span></p>
+<p><b>{{ title }}</b> &nbsp; drag to turn, wheel to zoom &nbsp; <span id="at"></span></p>
 <canvas id="view"></canvas>
 <script>
 "use strict";
-const data = @DATA@;
+const data = {{ data | tojson }};
 const canvas = document.getElementById("view"), draw = canvas.getContext("2d");
 const n = data.a.length, m = data.b.length, flat = data.z.flat().filter(v => v !== null);
 const low = Math.min(...flat), high = Math.max(...flat), span = high - low || 1;
@@ -129,9 +127,7 @@ def html_surface(surface: xr.Dataset, *, variable: str = "loss", title: str | No
         "a": values["alpha"].values.tolist(),
         "b": values["beta"].values.tolist(),
         "z": rows,
-        "name": name,
+        "name": str(name),
     }
 
-    # `</` would end the script, whatever the JSON around it.
-    text = json.dumps(data, allow_nan=False).replace("</", "<\\/")
-    return _PAGE.replace("@TITLE@", html.escape(heading)).replace("@DATA@", text)
+    return render_page(_PAGE, title=heading, data=data)

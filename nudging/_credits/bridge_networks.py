@@ -20,7 +20,7 @@ from nudging._credits.credit import list_settings
 from nudging._credits.network import BridgeNetwork, NetworkSettings
 from nudging._credits.output_error import output_error
 from nudging._credits.positions import as_rows
-from nudging._credits.saving import check_kind, read_settings, read_tensors, to_dataset
+from nudging._credits.saving import check_kind, check_settings, read_saved, to_dataset
 from nudging._replay.state import State
 from resonance_toolkit import check_positive, check_whole
 
@@ -44,6 +44,7 @@ class BridgeNetworks(ABC):
         if settings["times"] % 2:
             raise ValueError(f"`times`: expected an even number, got {settings['times']}")
         check_positive("lr", settings["lr"])
+        check_whole("seed", settings["seed"], at_least=None)
 
         self.settings = settings
         self.blocks: list[str] = []
@@ -105,7 +106,8 @@ class BridgeNetworks(ABC):
 
         # Time goes from 0 at the first block that the bridge is fitted for to 1 at the last.
         times = [self.blocks.index(block) / (len(self.blocks) - 1) for block in blocks]
-        time = signal.new_tensor(times).repeat_interleave(len(signal))
+        # Filled there: a list of numbers would have to be sent to the device.
+        time = torch.cat([signal.new_full((len(signal),), number) for number in times])
 
         # All blocks have one shape, and so the same padding; vectors have no positions, and a state
         # of the user's own making, such as a training step's, need not know of any.
@@ -159,10 +161,43 @@ class BridgeNetworks(ABC):
     @classmethod
     def from_dataset(cls, saved: xr.Dataset) -> Self:
         """The bridge that `to_dataset` wrote."""
-        settings = read_settings(saved)
-        bridge = cls(**settings["settings"])
-        bridge.load_state_dict({**saved.attrs, **settings, "tensors": read_tensors(saved)})
+        contents = read_saved(saved)
+        check_settings(cls, contents.settings["settings"])
+        bridge = cls(**contents.settings["settings"])
+
+        # Before any network is made: settings may ask for more memory than there is.
+        fitted = contents.settings["fitted"]
+        bridge._check_shapes(fitted, contents.tensors)
+        state = {"credit": cls.__name__, **contents.settings, "tensors": contents.tensors}
+        bridge.load_state_dict(state)
         return bridge
+
+    def _check_shapes(self, fitted: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Refuse tensors that are not those of the networks that the settings ask for."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        expected_shapes: dict[str, tuple[int, ...]] = {}
+
+        if len({tensor.dtype for tensor in tensors.values()}) > 1:
+            raise ValueError("expected tensors of one dtype")
+        if not all(isinstance(block, str) for block in fitted["blocks"]):
+            raise ValueError(f"expected names of blocks, got {fitted['blocks']}")
+
+        if fitted["blocks"]:
+            for name in ("width", "classes"):
+                check_whole(name, fitted["shape"][name])
+            if self.settings["layers"] > len(tensors):
+                raise ValueError(f"expected tensors of {self.settings['layers']} layers")
+
+            trial = type(self)(**self.settings)
+            trial.shape = dict(fitted["shape"])
+            with torch.device("meta"):
+                trial._build_networks()
+            for part in self.parts:
+                for name, tensor in getattr(trial, part).state_dict().items():
+                    expected_shapes[f"{part}.{name}"] = tuple(tensor.shape)
+
+        if shapes != expected_shapes:
+            raise ValueError(f"expected tensors {expected_shapes}, got {shapes}")
 
 
 def _shape_of(state: State, signal: Tensor) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from torch import Tensor
 from nudging._credits.credit import list_settings
 from nudging._credits.output_error import output_error
 from nudging._credits.positions import as_rows, spread_rows
-from nudging._credits.saving import check_kind, read_settings, read_tensors, to_dataset
+from nudging._credits.saving import check_kind, check_settings, read_saved, to_dataset
 from nudging._replay.state import State
-from resonance_toolkit import check_positive
+from resonance_toolkit import check_positive, check_whole
 
 
 class FeedbackMatrices(ABC):
@@ -29,6 +29,7 @@ class FeedbackMatrices(ABC):
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        check_whole("seed", settings["seed"], at_least=None)
         if settings["scale"] is not None:
             check_positive("scale", settings["scale"])
         self.settings = settings
@@ -101,8 +102,13 @@ class FeedbackMatrices(ABC):
     @classmethod
     def from_dataset(cls, dataset: xr.Dataset) -> Self:
         """The credit that `to_dataset` wrote."""
-        credit = cls(**read_settings(dataset))
-        credit.matrices = read_tensors(dataset)
+        saved = read_saved(dataset)
+        if any(matrix.dim() != 2 for matrix in saved.tensors.values()):
+            raise ValueError("expected matrices")
+
+        check_settings(cls, saved.settings)
+        credit = cls(**saved.settings)
+        credit.matrices = saved.tensors
         return credit
 
 
@@ -128,16 +134,15 @@ class DirectFeedback(FeedbackMatrices):
             if self.settings["reuse_last"] and is_shared:
                 matrices[block] = matrices[block_before]
             else:
-                matrices[block] = scale * torch.randn(widths[block], classes, generator=generator)
+                matrices[block] = scale * _draw_matrix(widths[block], classes, generator)
         return matrices
 
     def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
-        return {
-            block: spread_rows(
-                error @ self.matrices[block].to(hidden).T, hidden, f"block {block!r}"
-            )
-            for block, hidden in state.hidden.items()
-        }
+        credit = {}
+        for block, hidden in state.hidden.items():
+            rows = error.to(hidden.device) @ self.matrices[block].to(hidden).T
+            credit[block] = spread_rows(rows, hidden, f"block {block!r}")
+        return credit
 
 
 class Feedback(FeedbackMatrices):
@@ -154,7 +159,7 @@ class Feedback(FeedbackMatrices):
         for (block, width), width_after in zip(widths.items(), widths_after, strict=True):
             # A sum of n terms with variance 1/n keeps the length of what comes in.
             scale = self.settings["scale"] or width_after**-0.5
-            matrices[block] = scale * torch.randn(width, width_after, generator=generator)
+            matrices[block] = scale * _draw_matrix(width, width_after, generator)
         return matrices
 
     def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
@@ -170,3 +175,7 @@ class Feedback(FeedbackMatrices):
             block: spread_rows(rows_by_block[block], hidden, f"block {block!r}")
             for block, hidden in state.hidden.items()
         }
+
+
+def _draw_matrix(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, columns, generator=generator, device="cpu")

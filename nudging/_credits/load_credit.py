@@ -22,7 +22,7 @@ def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
             `credit.to_dataset().to_netcdf(path, group="credit", mode="a", engine="h5netcdf")`.
 
     Raises:
-        ValueError: If the dataset holds no credit.
+        ValueError: If the dataset holds no credit, or a damaged one.
         TypeError: If it is no dataset.
 
     Examples:
@@ -34,10 +34,13 @@ def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
         raise TypeError(f"`dataset`: expected an xarray.Dataset, got {type(dataset).__name__}")
 
     kind = dataset.attrs.get("credit")
-    if kind not in _CLASSES:
-        cure = "; `nudging.saved_credit` takes it out of a result" if kind else ""
+    if not isinstance(kind, str) or kind not in _CLASSES:
+        cure = "; `nudging.saved_credit` takes it out of a result" if isinstance(kind, str) else ""
         expected = ", ".join(_CLASSES)
         raise ValueError(f"`dataset`: expected a saved credit ({expected}), got {kind!r}{cure}")
 
-    credit: Callable[[State], dict[str, Tensor]] = _CLASSES[kind].from_dataset(dataset)
+    try:
+        credit: Callable[[State], dict[str, Tensor]] = _CLASSES[kind].from_dataset(dataset)
+    except Exception as error:  # whatever a file that someone else made holds instead
+        raise ValueError(f"`dataset`: holds no whole {kind}: {error}") from error
     return credit

@@ -1,21 +1,31 @@
-import html
 from collections.abc import Sequence
 
 import xarray as xr
 
 from probes._plots.letters import Letters, spread_over_letters
+from resonance_toolkit import render_page
 
 _PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>@TITLE@</title>
+<html lang="en"><meta charset="utf-8"><title>{{ title }}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
   body { font: 15px system-ui, sans-serif; color: #222; margin: 1.5em }
   pre { font: 15px/1.6 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere }
   .w { color: #c00000; font-weight: bold; text-decoration: underline }
   b span { padding: 0 .5em; font-weight: normal }
-@STYLES@</style>
-<p><b>@TITLE@</b> &nbsp; @LEGEND@ &nbsp; hold the pointer over a letter to see more</p>
-<pre>@TEXT@</pre>
+{% for colour in letters.colours %}
+  .e{{ loop.index0 }} { background: {{ colour }} }
+{% endfor %}
+</style>
+<p><b>{{ title }}</b> &nbsp;
+{% for label in letters.labels %}<span class="e{{ loop.index0 }}">{{ label }}</span> {% endfor %}
+{% if letters.has_truth %}<span class="w">wrong</span>{% endif %}
+&nbsp; hold the pointer over a letter to see more</p>
+<pre>
+{%- for sign in signs -%}
+<span class="{{ sign.classes }}" title="{{ sign.tooltip }}">{{ sign.shown }}</span>
+{%- endfor -%}
+</pre>
 </html>
 """
 
@@ -38,34 +48,16 @@ def html_exit_text(
     """
     letters = spread_over_letters(exits, text)
 
-    colours = "".join(
-        f"  .e{i} {{ background: {colour} }}\n" for i, colour in enumerate(letters.colours)
-    )
-    legend = [
-        f'<span class="e{i}">{html.escape(label)}</span>' for i, label in enumerate(letters.labels)
-    ]
-    if letters.has_truth:
-        legend.append('<span class="w">wrong</span>')
-
     confidence = exits["confidence"].values if "confidence" in exits else None
-    spans = []
+    signs = []
     for i in range(len(letters.letters)):
         token_confidence = None if confidence is None else confidence[letters.token[i]]
-        spans.append(_letter_as_html(letters, i, token_confidence))
+        signs.append(_describe_letter(letters, i, token_confidence))
 
-    page = _PAGE
-    parts = {
-        "TITLE": html.escape(title),
-        "STYLES": colours,
-        "LEGEND": " ".join(legend),
-        "TEXT": "".join(spans),
-    }
-    for name, value in parts.items():
-        page = page.replace(f"@{name}@", value)
-    return page
+    return render_page(_PAGE, title=title, letters=letters, signs=signs)
 
 
-def _letter_as_html(letters: Letters, i: int, confidence: float | None) -> str:
+def _describe_letter(letters: Letters, i: int, confidence: float | None) -> dict[str, str]:
     exit_number = letters.exits[i]
     is_wrong = letters.is_wrong[i]
 
@@ -77,9 +69,9 @@ def _letter_as_html(letters: Letters, i: int, confidence: float | None) -> str:
 
     # A page needs no escaped dollar, but a line break after the sign for one.
     sign = letters.letters[i]
-    shown = html.escape(sign.replace(r"\$", "$"))
+    shown = sign.replace(r"\$", "$")
     if sign == "\u21b5":
         shown += "\n"
 
     classes = f"e{exit_number}{' w' if is_wrong else ''}"
-    return f'<span class="{classes}" title="{tooltip}">{shown}</span>'
+    return {"classes": classes, "tooltip": tooltip, "shown": shown}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from resonance_toolkit._base.facts import dtype_name, floating_dtype_of
 from resonance_toolkit._base.find_layers import unwrap
 from resonance_toolkit._base.forms import tensors_in
-from resonance_toolkit._base.frames import is_ours
+from resonance_toolkit._base.showing import is_ours
 
 # What torch says where dtypes do not meet.
 _ABOUT_DTYPES = re.compile(r"dtype|scalar type|[Ii]nput type|not implemented for '|'indices'")

@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -6,9 +7,27 @@ from torch import nn
 
 from resonance_toolkit._base.facts import all_modules, name_of
 from resonance_toolkit._base.find_layers import unwrap
-from resonance_toolkit._base.version import __version__
 
 Attribute = str | int | float
+
+# The number of pyproject.toml, which a clone that is not installed cannot ask for.
+_SOURCE_VERSION = "0.1.0"
+
+
+def find_version() -> str:
+    """Return the installed version; of a clone that is not installed, the source's, and say so.
+
+    Examples:
+        >>> find_version().split("+")[0]
+        '0.1.0'
+    """
+    try:
+        return version("resonance-toolkit")
+    except PackageNotFoundError:
+        return f"{_SOURCE_VERSION}+not-installed"
+
+
+__version__ = find_version()
 
 
 def provenance(

@@ -1,6 +1,8 @@
 """The pages that the toolkit writes, in a real browser, as wide as a desktop and as a phone."""
 
+import json
 import shutil
+from dataclasses import asdict
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -125,7 +127,7 @@ def test_results_fit_and_show_everything(results, show):
 
     assert page.evaluate(FITS)
 
-    for text in ("agrees", "disagrees", "not comparable at this budget"):
+    for text in ("agrees", "disagrees", "not comparable"):
         assert page.locator("td", has_text=text).last.is_visible()
 
     for heading in page.locator("h1, h2").all():
@@ -189,3 +191,92 @@ def test_a_text_with_its_exits_is_readable(tmp_path, show):
         for i in range(3)
     }
     assert len(colours) == 3
+
+
+# Each of these ran, or ended the script around it, in a page that escaped less.
+HOSTILE = [
+    "<script>window.pwned = 1</script>",
+    '<img src=x onerror="window.pwned=1">',
+    'x"><img src=x onerror="document.title=\'PWNED\'">',
+    'x" onmouseover="document.title=\'PWNED\'" y="',
+    "' autofocus onfocus='window.pwned=1",
+    "</style><script>window.pwned = 1</script>",
+    "</script><script>window.pwned = 1</script>",
+    "<!--<script>",
+    "@DATA@ @TITLE@ {{ title }} {% raw %}",
+    "\u2028 \\u003cb\\u003e &lt;b&gt;",
+]
+MARKUP = "document.querySelectorAll('img:not([src^=data]), [onmouseover], [onfocus]').length"
+
+
+def test_no_text_of_a_surface_becomes_markup(tmp_path, browser):
+    loss = np.outer([1.0, 0.0, 1.0], [1.0, 0.5, 1.0])
+    axis = np.linspace(-1, 1, 3)
+
+    for text in ("@DATA@", "<!--<script>", " ".join(HOSTILE)):
+        plane = xr.Dataset(
+            {text: (("alpha", "beta"), loss, {"long_name": text})},
+            {"alpha": axis, "beta": axis},
+            {"model": text},
+        )
+        shown = open_hostile(browser, tmp_path, landscape.html_surface(plane, variable=text))
+        assert shown.locator("b").text_content() == text
+        assert shown.evaluate("data.name") == text  # the script has run, with these words
+        assert shown.locator("#at").inner_text().startswith("3 x 3 points")
+        assert shown.locator("canvas").evaluate(PAINTED) > 5
+        shown.close()
+
+
+def test_no_text_of_exits_becomes_markup(tmp_path, browser):
+    variables = {"left_at": ("token", np.arange(len(HOSTILE)))}
+    exits = xr.Dataset(variables, {"layer": HOSTILE})
+
+    page = probes.html_exit_text(exits, HOSTILE, title=HOSTILE[1])
+    shown = open_hostile(browser, tmp_path, page)
+    assert shown.title() == HOSTILE[1]
+    assert shown.locator("pre").text_content() == "".join(HOSTILE)
+    tooltips = [shown.locator(f"pre .e{i}").first.get_attribute("title") for i in range(10)]
+    assert tooltips == [f"after {text}" for text in HOSTILE]
+    shown.close()
+
+
+def test_no_text_of_a_table_becomes_markup(tmp_path, browser):
+    (tmp_path / "secret").write_text("secret")
+    folder = tmp_path / "results"
+    folder.mkdir()
+
+    # One result of hostile words alone; one that is damaged; one whose script failed.
+    rows = [asdict(Row(text, text, text, "agrees", note=text)) for text in HOSTILE]
+    figures = ["../secret", str(tmp_path / "secret"), "/etc/hostname", "..", ""]
+    record = {"budget": HOSTILE[1], "figures": figures, "rows": rows}
+    (folder / "table1.json").write_text(json.dumps(record))
+    damaged = {"budget": "", "figures": [], "rows": [{HOSTILE[1]: 1}]}
+    (folder / "table2.json").write_text(json.dumps(damaged))
+    (folder / "table3.log").write_text("\n".join(HOSTILE[:3]))
+
+    names = {"table1": HOSTILE[0], "table2": HOSTILE[1], "table3": HOSTILE[2], HOSTILE[3]: ""}
+    write_page(folder, names, ["table3"])
+    text = (folder / "index.html").read_text()
+    assert "data:image" not in text
+
+    shown = open_hostile(browser, folder, text)
+    cells = shown.locator("tbody td:first-child").all_text_contents()
+    assert cells == HOSTILE
+    assert shown.locator("small").all_text_contents() == HOSTILE
+    assert shown.locator("h2").all_text_contents() == list(names.values())
+    shown.close()
+
+
+def open_hostile(browser, folder, text):
+    """Open a page that holds hostile words; none of them may have run."""
+    path = folder / "hostile.html"
+    path.write_text(text, encoding="utf-8")
+    shown = browser.new_page()
+    errors = []
+    shown.on("pageerror", lambda error: errors.append(str(error)))
+    shown.on("request", lambda request: errors.append(request.url))
+    shown.goto(path.as_uri(), wait_until="load")
+    assert errors == [path.as_uri()]
+    assert not shown.evaluate("'pwned' in window")
+    assert shown.evaluate(MARKUP) == 0
+    return shown

@@ -97,7 +97,7 @@ def test_the_page_of_a_package_index_has_no_dead_links(wheel):
 
 def test_the_version_of_a_clone_is_that_of_the_project(monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    source = (ROOT / "resonance_toolkit" / "_base" / "version.py").read_text(encoding="utf-8")
+    source = (ROOT / "resonance_toolkit" / "_base" / "provenance.py").read_text(encoding="utf-8")
     assert f'_SOURCE_VERSION = "{project["version"]}"' in source
     assert resonance_toolkit.__version__.partition("+")[0] == project["version"]
 

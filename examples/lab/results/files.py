@@ -1,25 +1,29 @@
 """Files that survive accidents: written whole or not at all, read whole or not at all.
 
-Writing: `write_atomically` takes a writer for each path; `dataset_writer` makes one for a Dataset.
-Reading: `read_dataset` and `read_state` give what an earlier run left in the cache, or None if
-there is nothing or nothing that can be read. The run is then made again, so a damaged file costs
-time and a warning, and nothing else.
+Writing: `write_atomically` takes a writer for each path; `dataset_writer`, `cache_writer` and
+`resonance_toolkit.tensor_writer` make one. Reading: `read_dataset` and `read_state` give what an
+earlier run left in the cache, or None if there is nothing or nothing that can be read. The run is
+then made again, so a damaged file costs time and a warning, and nothing else.
 """
 
 import os
-import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from io import BytesIO
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import uuid4
-from zipfile import ZipFile
 
 import xarray as xr
 
-Writer = Callable[[Path], object]
+import resonance_toolkit
+from resonance_toolkit import (
+    Writer,
+    check_digest,
+    load_tensors,
+    open_netcdf,
+    to_netcdf_bytes,
+    with_digest,
+)
+
 Content = TypeVar("Content")
 
 
@@ -29,31 +33,26 @@ def is_first_process() -> bool:
 
 
 def write_atomically(writers: Mapping[Path, Writer]) -> None:
-    """Write all files or none: each to a temporary neighbour first, then all are renamed."""
-    with ExitStack() as stack:
-        temporary_paths = {
-            path: stack.enter_context(_temporary_neighbour(path)) for path in writers
-        }
+    """Write all files or none, in folders that are made if they are not there."""
+    for path in writers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    resonance_toolkit.write_atomically(writers)
 
-        for path, write in writers.items():
-            write(temporary_paths[path])
 
-        for path, temporary_path in temporary_paths.items():
-            os.replace(temporary_path, path)
+def check_writable(path: Path) -> None:
+    """Find out before the work whether there is a place for its result."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    resonance_toolkit.check_writable("--cache", path)
 
 
 def dataset_writer(dataset: xr.Dataset) -> Writer:
     """Return what writes a Dataset as netCDF, for `write_atomically`."""
+    return lambda path: path.write_bytes(to_netcdf_bytes(dataset))
 
-    def write(path: Path) -> None:
-        # By way of memory: HDF5 cannot close a file for which there is no room, and h5netcdf then
-        # takes the whole process down when it is collected.
-        buffer = BytesIO()
-        with _without_dask_scheduler():
-            dataset.to_netcdf(buffer, engine="h5netcdf")
-        path.write_bytes(buffer.getbuffer())
 
-    return write
+def cache_writer(dataset: xr.Dataset) -> Writer:
+    """Return what writes a Dataset for `read_dataset`, with a digest."""
+    return dataset_writer(with_digest(dataset))
 
 
 def read_dataset(
@@ -71,7 +70,12 @@ def read_dataset(
     """
 
     def load(path: Path) -> xr.Dataset:
-        dataset = xr.load_dataset(path, engine="h5netcdf")
+        with open_netcdf(path) as contents:
+            dataset = contents.load()
+
+        # Entries without a digest were written before there was one.
+        if "digest" in dataset.attrs:
+            dataset = check_digest(dataset)
         dataset[required]  # raises a KeyError, which says what is missing
 
         old_names = {old: new for old, new in (renamed or {}).items() if old in dataset}
@@ -90,15 +94,9 @@ def read_state(path: Path, *, required: Collection[str] = ()) -> dict[str, Any] 
     Returns:
         The dictionary; None if there is no such file or, with a warning, if it is damaged.
     """
-    import torch
 
     def load(path: Path) -> dict[str, Any]:
-        # torch writes checksums, but reads none.
-        with ZipFile(path) as archive:
-            if (damaged_part := archive.testzip()) is not None:
-                raise ValueError(f"the checksum of {damaged_part} is wrong")
-
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = load_tensors(path)
         missing = sorted(set(required) - set(state if isinstance(state, dict) else ()))
         if missing or not isinstance(state, dict):
             raise ValueError(f"it has no {', '.join(missing) or 'entries'}")
@@ -115,24 +113,6 @@ def _read(path: Path, load: Callable[[Path], Content]) -> Content | None:
         return load(path)
     except Exception as error:  # whatever a damaged file makes HDF5, zip or pickle say
         # Three levels up is whoever called `read_dataset` or `read_state`.
-        warnings.warn(f"{path.name} in the cache is damaged, run again: {error}", stacklevel=3)
+        reason = str(error).removeprefix(f"{str(path)!r} ").removeprefix("is damaged: ")
+        warnings.warn(f"{path.name} in the cache is damaged, run again: {reason}", stacklevel=3)
         return None
-
-
-@contextmanager
-def _temporary_neighbour(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    # In the same folder, since a rename is atomic within one file system only; with a random name,
-    # since several machines may write to a shared disk.
-    temporary_path = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        yield temporary_path
-    finally:
-        temporary_path.unlink(missing_ok=True)
-
-
-def _without_dask_scheduler() -> AbstractContextManager[object]:
-    # With a client of Dask, xarray would ask its scheduler for a lock by the name of the buffer.
-    dask = sys.modules.get("dask")
-    return dask.config.set(scheduler="synchronous") if dask else nullcontext()

@@ -1,7 +1,6 @@
 """One page with every result: figures inside, nothing fetched, readable on a phone."""
 
 import base64
-import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,14 @@ from typing import Any
 from lab.results.files import write_atomically
 from lab.results.record import read_record
 from lab.results.verdicts import VERDICTS, Row, format_here, format_published
+from resonance_toolkit import render_page
 
-STYLE = """
+# Of Jinja2, which escapes every value: no name, note or log can become markup.
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Published and measured</title><style>
 :root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #c4320a; --dim: #6e7781; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }
 nav { columns: 16rem; padding: .5rem 0; }
@@ -39,6 +44,50 @@ td { min-width: 8rem; vertical-align: top; } td.number { font-variant-numeric: t
   td.number::before { content: attr(data-label) ": "; color: var(--dim); }
   figcaption { display: block; }
 }
+</style></head><body>
+<h1>Published and measured</h1>
+<p>{{ n_rows }} quantities;
+{%- for verdict, number in counts.items() %} {{ verdict }}: {{ number }}
+{%- if not loop.last %},{% endif %}{% endfor %}
+{%- for words, number in troubles.items() %}; <span class=failed>{{ words }}: {{ number }}</span>
+{%- endfor %}.</p>
+<p>A number agrees if the data are the paper's data set, the budget is the paper's (epochs, images,
+seeds), and the 95 % interval of our mean over seeds, in brackets, meets the published mean with its
++-. If only the last fails, it disagrees. Otherwise it is not comparable, and the reason stands
+beside it.</p>
+<nav>{% for part in parts %}<a href="#{{ part.name }}">{{ part.name.replace("_", " ") }}</a>
+{%- endfor %}</nav>
+{% for part in parts %}
+<section id="{{ part.name }}"><h2>{{ part.title }}</h2>
+{% if part.log is defined %}
+<p class=failed>This script failed.</p><div class=table><pre>{{ part.log }}</pre></div>
+{% elif part.damage is defined %}
+<p class=failed>This result cannot be read: {{ part.damage }}. Run the script again.</p>
+{% elif part.record is none %}
+<p>No result yet.</p>
+{% else %}
+<p class=budget>{{ part.name.replace("_", " ") }}; budget: {{ part.record.budget }}</p>
+{% for figure in part.figures %}
+<figure><div class=picture {%- if figure.least_width %} tabindex=0{% endif %}><img
+ src="data:image/png;base64,{{ figure.content }}" alt="{{ part.title }} ({{ figure.name }})"
+{%- if figure.least_width %} style="min-width: {{ figure.least_width }}px"></div>
+<figcaption>wide: scroll it sideways</figcaption>{% else %}></div>{% endif %}</figure>
+{% endfor %}
+<div class=table><table>
+<thead><tr><th>quantity</th><th>published</th><th>here</th><th>verdict</th></tr></thead>
+<tbody>
+{% for row in part.rows %}
+<tr><td>{{ row.quantity }}</td>
+<td class="number" data-label="published">{{ row.published }}</td>
+<td class="number" data-label="here">{{ row.here }}</td>
+<td><span class="{{ row.css_class }}">{{ row.verdict }}</span>
+{%- if row.note %}<br><small>{{ row.note }}</small>{% endif %}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+</section>
+{% endfor %}
+</body></html>
 """
 
 # A picture wider than this (width over height) and than a phone's screen scrolls in its box.
@@ -48,13 +97,6 @@ _PHONE = 360  # pixels
 # Where a PNG has its width and its height, as four bytes each.
 _PNG_WIDTH = slice(16, 20)
 _PNG_HEIGHT = slice(20, 24)
-
-_RULE = (
-    "<p>A number agrees if the data are the paper's data set, the budget is the paper's (epochs, "
-    "images, seeds), and the 95 % interval of our mean over seeds, in brackets, meets the "
-    "published mean with its +-. If only the last fails, it disagrees. Otherwise it is not "
-    "comparable, and the reason stands beside it.</p>"
-)
 
 
 def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -> list[str]:
@@ -70,113 +112,76 @@ def write_page(folder: Path, titles: Mapping[str, str], failed: Sequence[str]) -
     Returns:
         The names of damaged results.
     """
-    rows: list[dict[str, Any]] = []
-    sections: list[str] = []
+    parts: list[dict[str, Any]] = []
     damaged: list[str] = []
 
     for name, title in titles.items():
+        part: dict[str, Any] = {"name": name, "title": title}
+        parts.append(part)
+
         # Beside its log may lie the result of an earlier run, which is not shown.
         if name in failed:
-            sections.append(_failure_section(folder, name, title))
+            part["log"] = _end_of_log(folder / f"{name}.log")
             continue
 
         try:
             record = read_record(folder / f"{name}.json")
         except ValueError as error:
             damaged.append(name)
-            words = f"This result cannot be read: {error}. Run the script again."
-            sections.append(_section(name, title, f"<p class=failed>{html.escape(words)}</p>"))
+            part["damage"] = str(error)
             continue
 
-        sections.append(_result_section(folder, name, title, record))
-        rows += [] if record is None else record["rows"]
+        part["record"] = record
+        if record is not None:
+            part["figures"] = _read_figures(folder, record["figures"])
+            part["rows"] = [_describe_row(row) for row in record["rows"]]
 
-    summary = _summarise(rows, n_failed=len(failed), n_damaged=len(damaged))
-    links = "".join(f'<a href="#{name}">{html.escape(_spaced(name))}</a>' for name in titles)
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Published and measured</title><style>{STYLE}</style></head><body>"
-        f"<h1>Published and measured</h1><p>{summary}</p>{_RULE}"
-        f"<nav>{links}</nav>{''.join(sections)}</body></html>\n"
+    rows = [row for part in parts for row in part.get("rows", [])]
+    counts = Counter(row["verdict"] for row in rows)
+    troubles = {"scripts that failed": len(failed), "results that cannot be read": len(damaged)}
+
+    page = render_page(
+        _PAGE,
+        parts=parts,
+        n_rows=len(rows),
+        counts={verdict: counts[verdict] for verdict in VERDICTS},
+        troubles={words: number for words, number in troubles.items() if number},
     )
     write_atomically({folder / "index.html": lambda path: path.write_text(page, encoding="utf-8")})
     return damaged
 
 
-def _summarise(rows: Sequence[Mapping[str, Any]], *, n_failed: int, n_damaged: int) -> str:
-    counts = Counter(row["verdict"] for row in rows)
-    verdicts = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS)
-
-    troubles = {"scripts that failed": n_failed, "results that cannot be read": n_damaged}
-    warnings = "".join(
-        f"; <span class=failed>{words}: {number}</span>"
-        for words, number in troubles.items()
-        if number
-    )
-    return f"{len(rows)} quantities; {verdicts}{warnings}."
+def _describe_row(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "quantity": row["quantity"],
+        "published": format_published(Row(**row)),
+        "here": format_here(Row(**row)),
+        "verdict": row["verdict"],
+        "css_class": row["verdict"].split()[0],
+        "note": row["note"],
+    }
 
 
-def _section(name: str, title: str, body: str) -> str:
-    return f'<section id="{name}"><h2>{html.escape(title)}</h2>{body}</section>'
+def _read_figures(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    # Only what lies beside the table: one that someone sent may name any file of this machine.
+    paths = [folder / Path(name).name for name in names]
+    return [_read_figure(path) for path in paths if path.is_file()]
 
 
-def _result_section(folder: Path, name: str, title: str, record: dict[str, Any] | None) -> str:
-    if record is None:
-        return _section(name, title, "<p>No result yet.</p>")
-
-    figures = "".join(_figure(folder / picture, title) for picture in record["figures"])
-    budget = html.escape(f"{_spaced(name)}; budget: {record['budget']}")
-
-    heads = "".join(f"<th>{head}</th>" for head in ("quantity", "published", "here", "verdict"))
-    rows = "".join(_table_row(row) for row in record["rows"])
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-
-    body = f"<p class=budget>{budget}</p>{figures}<div class=table>{table}</div>"
-    return _section(name, title, body)
-
-
-def _table_row(row: Mapping[str, Any]) -> str:
-    texts = {"published": format_published(Row(**row)), "here": format_here(Row(**row))}
-    values = "".join(
-        f'<td class="number" data-label="{key}">{html.escape(text)}</td>'
-        for key, text in texts.items()
-    )
-
-    css_class = row["verdict"].split()[0]
-    note = f"<br><small>{html.escape(row['note'])}</small>" if row["note"] else ""
-    verdict = f"<td><span class={css_class}>{row['verdict']}</span>{note}</td>"
-    return f"<tr><td>{html.escape(row['quantity'])}</td>{values}{verdict}</tr>"
-
-
-def _figure(path: Path, title: str) -> str:
-    if not path.is_file():
-        return ""
-
+def _read_figure(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
-    alt = html.escape(f"{title} ({path.stem})")
-    source = f'src="data:image/png;base64,{base64.b64encode(content).decode()}" alt="{alt}"'
-
     width = int.from_bytes(content[_PNG_WIDTH], "big")
     height = int.from_bytes(content[_PNG_HEIGHT], "big")
-    if width <= _WIDE * height or width // 2 <= _PHONE:
-        return f"<figure><div class=picture><img {source}></div></figure>"
 
     # At half its size (letters of 8 pixels) a wide picture is legible, and scrolls in its box.
-    return (
-        f'<figure><div class=picture tabindex=0><img {source} style="min-width: {width // 2}px">'
-        "</div><figcaption>wide: scroll it sideways</figcaption></figure>"
-    )
+    is_wide = width > _WIDE * height and width // 2 > _PHONE
+    return {
+        "name": path.stem,
+        "content": base64.b64encode(content).decode(),
+        "least_width": width // 2 if is_wide else 0,
+    }
 
 
-def _failure_section(folder: Path, name: str, title: str) -> str:
-    log = folder / f"{name}.log"
-    last_lines = log.read_text(errors="replace").splitlines()[-3:] if log.is_file() else []
-    excerpt = html.escape("\n".join(last_lines))
-
-    words = "<p class=failed>This script failed.</p>"
-    return _section(name, title, f"{words}<div class=table><pre>{excerpt}</pre></div>")
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+def _end_of_log(path: Path) -> str:
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return "\n".join(text.splitlines()[-3:])

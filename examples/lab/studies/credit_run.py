@@ -15,7 +15,7 @@ import nudging
 from lab.backbones.resmlp import LAYERS
 from lab.data.images import Images, load
 from lab.data.samples import subset
-from lab.results.files import dataset_writer, read_dataset, write_atomically
+from lab.results.files import cache_writer, check_writable, read_dataset, write_atomically
 from lab.training.local_training import LocalRecipe, TrainedNetwork, train_locally
 
 ETAS = (0.003, 0.01)
@@ -61,6 +61,7 @@ def run_case(case: Case, *, cache: Path) -> xr.Dataset:
         # Entries without the flag were written when only finite networks could be measured.
         return entry if "diverged" in entry else _flag_diverged(entry, False)
 
+    check_writable(path)
     if case.per_class is not None:
         images = subset(images, case.per_class)
     network = train_locally(case.method, images, seed=case.seed, recipe=case.recipe)
@@ -68,7 +69,7 @@ def run_case(case: Case, *, cache: Path) -> xr.Dataset:
     diverged = has_diverged(network, images)
     measure = fill_undefined if diverged else measure_network
     result = _flag_diverged(measure(network, images), diverged)
-    write_atomically({path: dataset_writer(result)})
+    write_atomically({path: cache_writer(result)})
     return result
 
 

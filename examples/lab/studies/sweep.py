@@ -12,7 +12,7 @@ import xarray as xr
 from accelerate import Accelerator
 
 from lab.data.images import load
-from lab.results.files import dataset_writer, read_dataset, write_atomically
+from lab.results.files import cache_writer, check_writable, read_dataset, write_atomically
 from lab.training.recipe import Recipe
 from lab.training.train import train
 from resonance_toolkit import spread
@@ -49,13 +49,16 @@ def sweep(
 
     runs = {key: entry for key, entry in entries.items() if entry is not None}
     missing = [(key, recipe) for key, recipe in recipe_by_key.items() if key not in runs]
+    if missing:
+        check_writable(cache / f"{missing[0][0]}.nc")
+
     work = partial(_train_item, cache=cache)
     for index, run in spread(work, missing, executor=executor, label="runs", unit="run"):
         key, _ = missing[index]
         runs[key] = run
 
         if accelerator.is_main_process:
-            write_atomically({cache / f"{key}.nc": dataset_writer(run)})
+            write_atomically({cache / f"{key}.nc": cache_writer(run)})
 
             # The checkpoint of a run that is finished serves nobody.
             (cache / f"{key}.pt").unlink(missing_ok=True)

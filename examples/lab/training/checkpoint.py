@@ -5,13 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import xarray as xr
 
 from lab.results.files import read_state, write_atomically
 from lab.training.recipe import Recipe
 from lab.training.run import Run
 from lab.training.sharding import gather_shards, load_shards
+from resonance_toolkit import tensor_writer
 
 # The entries of the file. Their names stay, so that runs begun earlier can go on.
 _ENTRIES = ("recipe", "model", "optimizer", "probe", "epochs", "traces", "seen", "step")
@@ -31,7 +31,7 @@ def save(run: Run, path: Path) -> None:
         "step": run.trace.step if run.trace else 0,
     }
     if run.accelerator.is_main_process:
-        write_atomically({path: lambda temporary_path: torch.save(state, temporary_path)})
+        write_atomically({path: tensor_writer(state)})
 
 
 def restore(run: Run, path: Path) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from tqdm import trange
 import probes
 from lab.backbones.character_model import CharacterModel
 from lab.data.text import Corpus, windows
-from lab.results.files import read_state, write_atomically
+from lab.results.files import check_writable, read_state, write_atomically
 from probes import weightings
+from resonance_toolkit import tensor_writer
 
 PRESETS: dict[str, Callable[..., Any]] = {
     "standard": weightings.standard,
@@ -88,6 +88,9 @@ def train_text_model(
         model.load_state_dict(weights)
         return model.eval()
 
+    if path:
+        check_writable(path)
+
     x, y = windows(corpus.train)
     exits = probes.attach_exits(model, "layers.*", weights=variant.weights, sample=x[:2])
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate)
@@ -105,7 +108,7 @@ def train_text_model(
     exits.detach()
 
     if path:
-        write_atomically({path: partial(torch.save, model.state_dict())})
+        write_atomically({path: tensor_writer(model.state_dict())})
     return model.eval()
 
 
