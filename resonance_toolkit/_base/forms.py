@@ -6,7 +6,7 @@ flag for the model's forward, is passed along as it is.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -213,7 +213,7 @@ def check_finite_targets(batches: Batches) -> None:
         first_sample += len(tensors_in((inputs, targets))[0])
 
 
-def check_no_nan(batches: Batches) -> None:
+def check_no_nan(batches: Iterable[Batch]) -> None:
     """Refuse inputs with NaN, for a verb that found a loss to be NaN and looks for the cause.
 
     To look at all inputs takes its time: not to be asked without need.

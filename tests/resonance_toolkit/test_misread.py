@@ -144,6 +144,18 @@ def test_inputs_of_another_kind_get_a_sentence(verb, inputs, message):
     assert snapshot(model) == before
 
 
+@pytest.mark.parametrize("verb", ["bend", "eigenvectors"])
+def test_inputs_that_are_no_numbers_give_no_weights_that_are_none(verb):
+    model, x = small_net(), X.clone()
+    x[2, 1] = torch.nan
+    calls = {
+        "bend": lambda: landscape.bend(model, small_net(), (x, Y), steps=2),
+        "eigenvectors": lambda: landscape.eigenvectors(model, (x, Y), k=1),
+    }
+    with pytest.raises(ValueError, match="expected inputs that are numbers, got NaN in sample 2"):
+        calls[verb]()
+
+
 def test_losses_of_one_s_own_are_told_what_they_got():
     model = small_net()
 
