@@ -20,7 +20,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from landscape._curvature.chunked_cross_entropy import ChunkingCrossEntropy
 from landscape._directions.parameters import Params
 from landscape._evaluation.objective import Objective, evaluate_on_batch
-from resonance_toolkit import call_model, count_samples, evaluating, is_compiled, preserving
+from resonance_toolkit import (
+    call_model,
+    count_samples,
+    devices_of,
+    evaluating,
+    is_compiled,
+    preserving,
+    seed_generators,
+)
 
 MatrixKind = Literal["hessian", "gauss-newton"]
 MATRIX_KINDS: tuple[MatrixKind, ...] = get_args(MatrixKind)
@@ -48,6 +56,7 @@ class CurvatureMatrix:
         memory: Bytes that retained graphs and the basis of Lanczos' method may take.
         product_kind: How products are made.
         group: Processes whose batches count together; None if this one is alone.
+        seed: Of the random numbers that a model draws: the same in every pass over the batches.
     """
 
     model: nn.Module
@@ -59,6 +68,7 @@ class CurvatureMatrix:
     memory: float
     product_kind: ProductKind = "exact"
     group: ProcessGroup | None = None
+    seed: int = 0
 
 
 def gradient(matrix: CurvatureMatrix) -> Params:
@@ -80,6 +90,8 @@ def sum_of_slopes(matrix: CurvatureMatrix, params: list[Tensor]) -> list[Tensor]
 
 def batches_and_shares(matrix: CurvatureMatrix) -> Iterator[tuple[Batch, float]]:
     """Batches, each with its share of the samples."""
+    # Drawn as at a point of a surface, so that curvature and surface are of one function.
+    seed_generators(matrix.seed, devices_of(matrix.model))
     for batch in matrix.batches:
         yield batch, count_samples(batch) / matrix.n_samples
 
