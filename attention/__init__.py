@@ -10,12 +10,14 @@ from attention._capturing import capturing
 from attention._plot_maps import plot_maps
 from attention._plot_statistics import plot_statistics
 from attention._rollout import rollout
+from attention._sinks import sinks
 from attention._statistics import statistics
 
 __all__ = [
     # Reading a model
     "capture",
     "capturing",
+    "sinks",
     # From maps
     "rollout",
     "statistics",

@@ -192,8 +192,12 @@ def _read_all(call: Call, reading: Reading, settings: Settings) -> tuple[int, Te
         n_rows: Tensor | int = reading.n_windows * n_queries
         if reading.real_queries is not None:
             n_rows = reading.real_queries.sum(1)[:, None, None]
-        mean_row = weight_sum / n_rows
-        reading.weights = _to_numpy(torch.where(n_visible > 0, mean_row, torch.nan)[:, :, None])
+        mean_row = weight_sum / (n_visible if settings.among_seeing_queries else n_rows)
+
+        # The last key of a causal model is seen by one query: no mean says anything of it.
+        fewest = n_rows / 2 if settings.among_seeing_queries else 0
+        is_known = (n_visible > 0) & (n_visible >= fewest)
+        reading.weights = _to_numpy(torch.where(is_known, mean_row, torch.nan)[:, :, None])
     return n_queries - 1, logits[0, :1, :, -1:]
 
 

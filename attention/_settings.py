@@ -25,6 +25,7 @@ class Settings:
     mass: float
     prefix: int | None
     chunk: int
+    among_seeing_queries: bool = False  # mean maps over the queries that see a key, if half do
 
     @property
     def has_query_axis(self) -> bool:

@@ -18,12 +18,16 @@ from gradients._recorders.processes import find_group
 from resonance_toolkit import (
     AtMost,
     Batches,
+    FailedPassError,
     check_module,
     check_no_nan,
     check_whole,
     count_samples,
+    describe_tensors,
+    devices_of,
     preserving,
     provenance,
+    seed_generators,
     take,
 )
 
@@ -100,11 +104,11 @@ def noise(
 
     updates = []
     with preserving(model):
-        torch.manual_seed(seed)
+        seed_generators(seed, devices_of(model))
         for inputs, targets in tqdm(
             batches, "gradient noise", unit="batch", disable=None, leave=False
         ):
-            names, update = measure_losses(recorder, losses(inputs, targets))
+            names, update = measure_losses(recorder, _call_losses(losses, inputs, targets))
             if len(names) != 2:
                 raise ValueError(f"`losses`: expected two, got {len(names)}")
             updates.append(update)
@@ -133,6 +137,19 @@ def noise(
     result.update(_bootstrap(result["cosine"], picks, confidence, suffix=""))
     result.update(_bootstrap(result["cosine_total"], picks, confidence, suffix="_total"))
     return result
+
+
+def _call_losses(losses: Callable[[Any, Any], Losses], inputs: Any, targets: Any) -> Losses:
+    """Call what the user gave, and say what with, if torch cannot run it."""
+    try:
+        return losses(inputs, targets)
+    except (RuntimeError, IndexError) as error:
+        if type(error) not in (RuntimeError, IndexError):
+            raise
+        raise FailedPassError(
+            f"`losses`: failed on inputs of {describe_tensors(inputs)} and targets of "
+            f"{describe_tensors(targets)}: {error}"
+        ) from error
 
 
 def _bootstrap(

@@ -1,32 +1,40 @@
 """A probe inside Hugging Face's `Trainer`; needs transformers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.trainer_utils import get_last_checkpoint
 
 from probes._branches.probe import Probe
 from probes._model.add_to_optimizer import add_to_optimizer
 from resonance_toolkit import (
     IGNORED_TARGET,
+    devices_of,
     evaluating,
     load_tensors,
+    missing_extra,
     predicts_next_token,
     preserving_rng,
     shift_labels,
     tensor_writer,
+    unwrap,
     write_atomically,
 )
+
+try:
+    from transformers import (
+        PreTrainedModel,
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import get_last_checkpoint
+except ModuleNotFoundError as error:
+    raise missing_extra("probes.transformers", "transformers") from error
 
 Join = Callable[[Tensor, Tensor], Tensor]
 Targets = Callable[[Mapping[str, Any]], Tensor]
@@ -172,6 +180,9 @@ class ProbeTrainer(Trainer):
     # Whether the main loss is divided by the items of the whole update; None until it is known.
     _divides_by_items: bool | None = None
 
+    # Weights that `Trainer` did not find in the checkpoint it resumes from.
+    _missing_weights: Sequence[str] = ()
+
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -226,7 +237,7 @@ class ProbeTrainer(Trainer):
         # Some losses take the labels out of the batch: it is not looked at any more after this.
         main_loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
 
-        share = self._share(labels, num_items_in_batch) if self._divides_by_items else 1.0
+        share = self._share(labels, num_items_in_batch)
         # An adaptive strength compares means with means.
         options = {"main": main_loss / share} if callback.probe.adaptive else {}
         auxiliary_loss = callback.probe.loss(targets, shift=False, **options)
@@ -242,6 +253,29 @@ class ProbeTrainer(Trainer):
             if mean_loss is not None:
                 logs = {**logs, "auxiliary_loss": mean_loss}
         super().log(logs, *args, **kwargs)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        """Load the weights of a checkpoint; those saved under older names, too.
+
+        Some models (ViT) are saved under the names that their weights once had. `Trainer` does not
+        find those again, and would go on from the weights it has; `from_pretrained` does.
+        """
+        self._missing_weights = []
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+        inner_model = unwrap(self.model if model is None else model)  # type: ignore[arg-type]  # set
+        if self._missing_weights and isinstance(inner_model, PreTrainedModel):
+            with preserving_rng([self.args.device]):
+                loaded = type(inner_model).from_pretrained(
+                    resume_from_checkpoint, config=inner_model.config, dtype=inner_model.dtype
+                )
+            inner_model.load_state_dict(loaded.state_dict())
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        self._missing_weights = list(load_result.missing_keys)
+        super()._issue_warnings_after_load(load_result)
 
     def _probe_callback(self) -> ProbeCallback:
         callbacks = [
@@ -279,7 +313,7 @@ class ProbeTrainer(Trainer):
             return False
 
         losses = []
-        with evaluating(model), preserving_rng([self.args.device]), torch.no_grad():
+        with evaluating(model), preserving_rng(devices_of(model)), torch.no_grad():
             for factor in (1, 2):
                 loss: Any = super().compute_loss(model, dict(inputs), False, factor * n_items)
                 losses.append(abs(float(loss)))
@@ -288,9 +322,21 @@ class ProbeTrainer(Trainer):
         return losses[1] < 0.75 * losses[0]
 
     def _share(self, labels: Tensor | None, n_items: Any) -> Any:
-        """The share of a micro-batch in its update, as the main loss has it."""
+        """What the main loss, a mean over a micro-batch, is multiplied by in its update."""
+        factor = self._factor_of_processes() if n_items is not None else 1
+        if not self._divides_by_items:
+            return float(factor)
         assert labels is not None  # otherwise there are no items to count
-        n_processes = 1
-        if self.args.average_tokens_across_devices:
-            n_processes = self.accelerator.num_processes
-        return (labels != IGNORED_TARGET).sum() * n_processes / n_items
+        return (labels != IGNORED_TARGET).sum() * factor / n_items
+
+    def _factor_of_processes(self) -> int:
+        """What `Trainer` multiplies a loss by, which it takes to be divided by all items.
+
+        It does so for every model that takes further keywords, also if that returns a mean.
+        """
+        takes_items = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        if not self.args.average_tokens_across_devices or not takes_items:
+            return 1
+        n_gpus = int(self.args.n_gpu)
+        n_processes = int(self.accelerator.num_processes)
+        return n_gpus if n_gpus > 1 else n_processes // int(self.get_tp_size())

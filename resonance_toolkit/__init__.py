@@ -36,6 +36,13 @@ from resonance_toolkit._base.default_loss import (
     leave_out_uncounted,
     mean_over_positions,
 )
+from resonance_toolkit._base.devices import (
+    all_accelerators,
+    device_of,
+    devices_of,
+    to_host,
+    widest_float,
+)
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
@@ -46,6 +53,7 @@ from resonance_toolkit._base.facts import (
     is_compiled,
     is_sharded,
     name_of,
+    sample_tensor,
 )
 from resonance_toolkit._base.files import (
     Writer,
@@ -56,7 +64,13 @@ from resonance_toolkit._base.files import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import LABEL_NAMES, Batches, check_no_nan, index_rows
+from resonance_toolkit._base.forms import (
+    LABEL_NAMES,
+    Batches,
+    check_no_nan,
+    describe_tensors,
+    index_rows,
+)
 from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
 from resonance_toolkit._base.instruments import load_instrument as _load_instrument
 from resonance_toolkit._base.language_models import (
@@ -74,14 +88,20 @@ from resonance_toolkit._base.losses import (
     logits_of,
     without_mean,
 )
+from resonance_toolkit._base.missing_extra import missing_extra
 from resonance_toolkit._base.padding import name_inputs, positions_that_count
-from resonance_toolkit._base.preserving import evaluating, preserving, preserving_rng
+from resonance_toolkit._base.preserving import (
+    evaluating,
+    preserving,
+    preserving_rng,
+    seed_generators,
+)
 from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
-from resonance_toolkit._base.take import AtMost, device_of, take
+from resonance_toolkit._base.take import AtMost, take
 from resonance_toolkit._base.undamaged import (
     check_digest,
     load_tensors,
@@ -104,6 +124,7 @@ __all__ = [
     "is_fully_sharded",
     "is_sharded",
     "name_of",
+    "sample_tensor",
     "Blocks",
     "find_blocks",
     "find_layers",
@@ -125,6 +146,7 @@ __all__ = [
     "call_model",
     "default_loss",
     "describe_targets",
+    "describe_tensors",
     "fit_class_loss",
     "index_rows",
     "leave_out_uncounted",
@@ -142,7 +164,11 @@ __all__ = [
     "without_mean",
     "AtMost",
     "Batches",
+    "all_accelerators",
     "device_of",
+    "devices_of",
+    "to_host",
+    "widest_float",
     "is_whole_batch",
     "keywords_of_forward",
     "take",
@@ -150,6 +176,7 @@ __all__ = [
     "evaluating",
     "preserving",
     "preserving_rng",
+    "seed_generators",
     # Checks of arguments
     "check_choice",
     "check_module",
@@ -170,6 +197,7 @@ __all__ = [
     "with_digest",
     "write_atomically",
     # Results and long work
+    "missing_extra",
     "new_axes",
     "provenance",
     "render_page",

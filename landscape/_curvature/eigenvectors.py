@@ -8,7 +8,7 @@ from landscape._curvature.matrix import MatrixKind
 from landscape._curvature.setup import MatrixRequest, curvature_of, start_vector
 from landscape._directions.parameters import Params
 from landscape._evaluation.checks import check_limits
-from resonance_toolkit import AtMost, check_whole
+from resonance_toolkit import AtMost, check_no_nan, check_whole
 
 
 def eigenvectors(
@@ -80,4 +80,7 @@ def eigenvectors(
     max_products = check_whole("max_products", max_products)
     check_limits(tolerance=tolerance)
 
-    return top_vectors(curvature_matrix, k, tolerance, max_products, seed)
+    vectors = top_vectors(curvature_matrix, k, tolerance, max_products, seed)
+    if any(bool(piece.isnan().any()) for vector in vectors for piece in vector.values()):
+        check_no_nan(curvature_matrix.batches)
+    return vectors

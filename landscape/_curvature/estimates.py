@@ -19,7 +19,7 @@ from landscape._curvature.matrix import Block, CurvatureMatrix
 from landscape._curvature.products import MatrixProduct, matrix_vector_product
 from landscape._curvature.setup import split_vector, start_vector
 from landscape._directions.parameters import Params
-from resonance_toolkit import preserving_rng
+from resonance_toolkit import devices_of, preserving_rng, widest_float
 
 Array = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -136,7 +136,7 @@ def top_vectors(
     matrix: CurvatureMatrix, k: int, tolerance: float, max_products: int, seed: int
 ) -> list[Params]:
     """Unit eigenvectors of the `k` largest eigenvalues, of a fixed sign."""
-    with preserving_rng():
+    with preserving_rng(devices_of(matrix.model)):
         ritz = _search_whole(matrix, k, tolerance, max_products, seed, both_ends=False)
 
     if len(ritz.values) < k:
@@ -193,7 +193,7 @@ def estimate_trace(
         probe = signs.to(basis.row(0))
         basis.project_out(probe)
         image = yield probe
-        estimates.append(torch.dot(probe.double(), image.double()).item())
+        estimates.append(torch.dot(_widen(probe), _widen(image)).item())
 
         if len(estimates) >= min(_FEWEST_PROBES, max_probes):
             error = _standard_error(estimates)
@@ -258,6 +258,10 @@ def _gaussian(template: Tensor, seed: int) -> Tensor:
         len(template), generator=_generator(seed), dtype=torch.float64, device="cpu"
     )
     return numbers.to(template)
+
+
+def _widen(vector: Tensor) -> Tensor:
+    return vector.to(widest_float(vector.device))
 
 
 def _random_signs(template: Tensor, seed: int) -> Tensor:

@@ -7,7 +7,19 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from resonance_toolkit import first_tensor
+from resonance_toolkit import first_tensor, sample_tensor
+
+
+def replace_sample_tensor(nest: Any, value: Tensor, n_samples: int) -> Any:
+    """Return a nest of the same kind with another tensor in the place of `sample_tensor`."""
+    chosen = sample_tensor(nest, n_samples)
+    if chosen is first_tensor(nest):
+        return replace_first_tensor(nest, value)
+
+    items = list(nest)
+    place = next(i for i, item in enumerate(items) if item is chosen)
+    items[place] = value
+    return _as_kind_of(nest, items)
 
 
 def replace_first_tensor(nest: Any, value: Tensor) -> Any:
@@ -30,6 +42,10 @@ def replace_first_tensor(nest: Any, value: Tensor) -> Any:
     place = next(i for i, item in enumerate(items) if first_tensor(item) is not None)
     items[place] = replace_first_tensor(items[place], value)
 
+    return _as_kind_of(nest, items)
+
+
+def _as_kind_of(nest: Any, items: list[Any]) -> Any:
     # A named tuple takes its items one by one.
     make = getattr(nest, "_make", type(nest))
     return make(items)
@@ -52,4 +68,6 @@ def replace_logits(outputs: Any, logits: Tensor) -> Any:
 
 def pick_samples(nest: Any, rows: Tensor) -> Any:
     """Pick samples, by number, from every tensor that has samples."""
-    return tree_map_only(Tensor, lambda leaf: leaf[rows] if leaf.dim() else leaf, nest)
+    return tree_map_only(
+        Tensor, lambda leaf: leaf[rows.to(leaf.device)] if leaf.dim() else leaf, nest
+    )

@@ -14,12 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from nudging._replay.nests import replace_first_tensor
+from nudging._replay.nests import replace_sample_tensor
 from nudging._replay.setup import Setup
-from resonance_toolkit import call_model, device_of, evaluating, first_tensor, preserving_rng
+from resonance_toolkit import (
+    call_model,
+    count_samples,
+    evaluating,
+    preserving_rng,
+    sample_tensor,
+    seed_generators,
+)
 
-# Sees the first tensor of a block's output, or None if it has none; what it returns takes the
-# place of that tensor, unless it is None.
+# Sees the first tensor of a block's output (see `sample_tensor`), or None if it has none; what it
+# returns takes the place of that tensor, unless it is None.
 OutputHook: TypeAlias = Callable[[Tensor | None], Tensor | None]
 
 
@@ -41,23 +48,23 @@ def run(
         hooks_also_first: Call the output hooks before all others of a module, too.
     """
     model = setup.model
-    device = device_of(model)
+    n_samples = count_samples(inputs)
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(_switching_off("grad_checkpointing", model.modules()))  # timm's
         stack.enter_context(_switching_off("use_nested_tensor", setup.encoders))  # torch's
-        stack.enter_context(preserving_rng([device]))
+        stack.enter_context(preserving_rng(setup.devices))
         if setup.has_compiled_parts:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
 
         # A model that draws noise draws the same in every pass.
-        _seed(device)
+        seed_generators(0, setup.devices)
         if interception is not None:
             stack.enter_context(interception)
 
         for module, output_hook in output_hooks.items():
-            forward_hook = _as_forward_hook(output_hook)
+            forward_hook = _as_forward_hook(output_hook, n_samples)
             stack.enter_context(module.register_forward_hook(forward_hook))
             if hooks_also_first:
                 stack.enter_context(module.register_forward_hook(forward_hook, prepend=True))
@@ -100,16 +107,9 @@ def _switching_off(switch: str, modules: Iterable[nn.Module]) -> Iterator[None]:
             attributes[switch] = True
 
 
-def _seed(device: torch.device) -> None:
-    # Not `torch.manual_seed`, which is slow, and seeds devices that nobody asked about.
-    torch.default_generator.manual_seed(0)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(0)
-
-
-def _as_forward_hook(output_hook: OutputHook) -> Callable[..., Any]:
+def _as_forward_hook(output_hook: OutputHook, n_samples: int) -> Callable[..., Any]:
     def forward_hook(_module: nn.Module, _args: Any, output: Any) -> Any:
-        value = output_hook(first_tensor(output))
-        return None if value is None else replace_first_tensor(output, value)
+        value = output_hook(sample_tensor(output, n_samples))
+        return None if value is None else replace_sample_tensor(output, value, n_samples)
 
     return forward_hook

@@ -122,6 +122,30 @@ def first_tensor(nest: Any) -> Tensor | None:
     return next((tensor for tensor in tensors if tensor is not None), None)
 
 
+def sample_tensor(nest: Any, n_samples: int) -> Tensor | None:
+    """Return the first tensor of a layer's output, or else the first item with the samples first.
+
+    A block may return something beside what has the samples first, such as the tokens of all its
+    patches. It is looked for only where the first tensor cannot hold the samples in another axis.
+
+    Examples:
+        >>> pixels, patches = torch.ones(8, 3), torch.ones(2, 4)
+        >>> sample_tensor((pixels, patches), 2).shape
+        torch.Size([2, 4])
+    """
+    first = first_tensor(nest)
+    if first is None or not isinstance(nest, list | tuple) or not first.dim():
+        return first
+
+    # Time first, as recurrent layers have it, is for the caller to refuse.
+    is_divided = n_samples > 0 and len(first) % n_samples == 0
+    has_samples_second = first.dim() > 1 and first.shape[1] == n_samples
+    if len(first) == n_samples or not is_divided or (has_samples_second and n_samples == 1):
+        return first
+    candidates = (item for item in nest if isinstance(item, Tensor) and item.dim() > 1)
+    return next((item for item in candidates if len(item) == n_samples), first)
+
+
 def count_samples(nest: Any) -> int:
     """Count the samples of a batch: the length of the first tensor in it.
 

@@ -3,7 +3,7 @@
 import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -94,7 +94,8 @@ def select(
         ['a.bias', 'b.c.bias']
     """
     all_names = list(names)
-    pattern_list = [patterns] if isinstance(patterns, str) else list(patterns)
+    is_iterable = isinstance(patterns, Iterable) and not isinstance(patterns, str)
+    pattern_list: list[Any] = list(patterns) if is_iterable else [patterns]
 
     if not pattern_list or not all(isinstance(pattern, str) for pattern in pattern_list):
         raise ValueError(f"`{argument}`: expected one or more names or patterns, got {patterns!r}")

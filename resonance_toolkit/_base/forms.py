@@ -6,12 +6,14 @@ flag for the model's forward, is passed along as it is.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from resonance_toolkit._base.facts import dtype_name
 
 Batch: TypeAlias = tuple[Any, Any]
 Batches: TypeAlias = list[Batch]
@@ -122,6 +124,11 @@ def as_tensors(nest: Any, numpy_dtype: torch.dtype | None = None) -> Any:
     if isinstance(nest, np.ndarray) and nest.dtype.kind in "biuf":
         tensor = torch.from_numpy(np.ascontiguousarray(nest))
         return tensor.to(numpy_dtype) if numpy_dtype and nest.dtype.kind == "f" else tensor
+    if isinstance(nest, Tensor) and nest.layout is not torch.strided:
+        raise ValueError(
+            f"`data`: expected dense tensors, of which samples can be drawn, got {nest.layout}; "
+            "give x.to_dense()"
+        )
     if isinstance(nest, Tensor | Setting):
         return nest
     raise TypeError(f"`data`: expected batches of tensors, got {type(nest).__name__}")
@@ -206,7 +213,7 @@ def check_finite_targets(batches: Batches) -> None:
         first_sample += len(tensors_in((inputs, targets))[0])
 
 
-def check_no_nan(batches: Batches) -> None:
+def check_no_nan(batches: Iterable[Batch]) -> None:
     """Refuse inputs with NaN, for a verb that found a loss to be NaN and looks for the cause.
 
     To look at all inputs takes its time: not to be asked without need.
@@ -236,6 +243,17 @@ def tensors_in(nest: Any) -> list[Tensor]:
     if isinstance(nest, list | tuple):
         return [tensor for value in nest for tensor in tensors_in(value)]
     return []
+
+
+def describe_tensors(nest: Any) -> str:
+    """Say which tensors a nest holds.
+
+    Examples:
+        >>> describe_tensors({"x": torch.ones(3, 2), "flag": True})
+        'float32 (3, 2)'
+    """
+    parts = [f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}" for tensor in tensors_in(nest)]
+    return ", ".join(parts) or "no tensor"
 
 
 def index_rows(nest: Any, rows: Tensor) -> Any:

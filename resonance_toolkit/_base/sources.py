@@ -117,6 +117,8 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
 
     if isinstance(data, IterableDataset) or _is_foreign_stream(data):
         return _first_batches(_collate_stream(data, request), request)
+    if isinstance(data, type):
+        raise TypeError(f"`data`: expected data, got the class {data.__name__}: call it first")
     if isinstance(data, list | tuple):
         if _are_single_samples(data):
             return _collate_rows(data, collate_items, request)

@@ -13,6 +13,7 @@ VERBS = {
     "attention.capture, a pair in batches": lambda model, data: attention.capture(
         model, data, samples=7, batch_size=3
     ),
+    "attention.sinks": lambda model, data: attention.sinks(model, data, samples=7, batch_size=3),
     "attention.statistics": lambda model, data: attention.statistics(_maps(model, data)),
     "attention.rollout": lambda model, data: attention.rollout(_maps(model, data, keys="all")),
 }

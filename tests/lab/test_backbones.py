@@ -1,5 +1,7 @@
 """The lab's backbones against the tables of the asymmetric-training paper."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -105,3 +107,10 @@ def test_every_backbone_is_built_for_the_images_at_hand(name):
 def test_an_unknown_backbone_is_refused():
     with pytest.raises(ValueError, match=r"`backbone`: expected one of mlp, cnn.*got 'perceptron'"):
         build_backbone("perceptron", 10, image=8, channels=1)
+
+
+def test_the_cnn_has_what_the_paper_lists():
+    """Six convolutions, two poolings, one dropout, three linear layers."""
+    kinds = Counter(type(module).__name__ for module in backbones.cnn().modules())
+    counts = [kinds[name] for name in ("Conv2d", "MaxPool2d", "Dropout", "Linear")]
+    assert counts == [6, 2, 1, 3]

@@ -80,7 +80,7 @@ def test_figures_of_attention_say_that_runs_diverged(script, lost, monkeypatch, 
     path = tmp_path / "figure.nc"
     script.main(["--seeds", "1", "--output", str(path)])
     record = json.loads(path.with_suffix(".json").read_text())
-    assert len(record["rows"]) == (1 if script is figure4_attention else 24)
+    assert len(record["rows"]) == (1 if script is figure4_attention else 27)
 
     for row in record["rows"]:
         is_plain = lost == "asymmetric" and ", plain" in row["quantity"]

@@ -3,7 +3,7 @@ import pytest
 import xarray as xr
 from scipy.special import stdtr
 
-from lab.results.statistics import paired
+from lab.results.statistics import holm, paired
 
 
 def make(values):
@@ -26,6 +26,22 @@ def test_against_the_textbook():
     np.testing.assert_allclose(found["p_bonferroni"], np.minimum(3 * p, 1), rtol=1e-8)
     np.testing.assert_allclose(found["cohen_d"], mean / std, rtol=1e-10)
     np.testing.assert_allclose(found["std_plain"], a.std(1, ddof=1), rtol=1e-12)
+
+
+def test_holm_rejects_what_the_procedure_rejects():
+    """The procedure itself, step by step, at many levels."""
+    rng = np.random.default_rng(3)
+    p = np.append(rng.uniform(0, 0.2, 6), np.nan)
+    corrected = holm(p)
+    assert np.isnan(corrected[-1])
+
+    for level in np.linspace(0.005, 0.995, 100):
+        rejected = set()
+        for n_left, index in zip(range(6, 0, -1), np.argsort(p[:6]), strict=True):
+            if p[index] > level / n_left:
+                break
+            rejected.add(int(index))
+        assert {index for index in range(6) if corrected[index] <= level} == rejected
 
 
 def test_published_seeds_give_the_published_summary():

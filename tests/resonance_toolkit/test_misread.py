@@ -144,6 +144,38 @@ def test_inputs_of_another_kind_get_a_sentence(verb, inputs, message):
     assert snapshot(model) == before
 
 
+@pytest.mark.parametrize("verb", ["bend", "eigenvectors"])
+def test_inputs_that_are_no_numbers_give_no_weights_that_are_none(verb):
+    model, x = small_net(), X.clone()
+    x[2, 1] = torch.nan
+    calls = {
+        "bend": lambda: landscape.bend(model, small_net(), (x, Y), steps=2),
+        "eigenvectors": lambda: landscape.eigenvectors(model, (x, Y), k=1),
+    }
+    with pytest.raises(ValueError, match="expected inputs that are numbers, got NaN in sample 2"):
+        calls[verb]()
+
+
+def test_losses_of_one_s_own_are_told_what_they_got():
+    model = small_net()
+
+    def losses(x, y):
+        outputs = model(x)
+        return F.cross_entropy(outputs, y), outputs.square().mean()
+
+    message = r"`losses`: failed on inputs of float32 \(3, 4\) and targets of int32 \(3,\): "
+    with pytest.raises(ValueError, match=message):
+        gradients.noise(model, (X, Y.int()), losses, batch_size=3)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_no_data_yet_gets_a_sentence(verb):
+    with pytest.raises(TypeError, match="got the class TensorDataset: call it first"):
+        VERBS[verb](small_net(), torch.utils.data.TensorDataset)
+    with pytest.raises(ValueError, match=r"expected dense tensors, .* give x.to_dense\(\)"):
+        VERBS[verb](small_net(), (X.to_sparse(), Y))
+
+
 def test_images_of_bytes_get_a_sentence():
     images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"inputs of uint8 for .*x.to\(torch.float32\) / 255"):

@@ -228,3 +228,63 @@ def test_the_rest_of_an_output_is_the_same_objects_in_the_same_kind():
         assert any(
             item is value or (isinstance(item, tuple) and item[0] is value) for item in items
         )
+
+
+class TwoStreams(nn.Module):
+    """The pixels of all patches, samples and patches on one axis, and one row a sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.outer = nn.Linear(12, 5)
+        self.back = nn.Linear(5, 5)
+
+    def forward(self, streams):
+        pixels, rows = streams
+        pixels = pixels + self.inner(pixels).tanh()
+        rows = self.back(rows + self.outer(pixels.reshape(len(rows), -1))).tanh()
+        return pixels, rows
+
+
+class OfTwoStreams(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(TwoStreams() for _ in range(2))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        streams = (x.reshape(-1, 3), x.new_zeros(len(x), 5))
+        for block in self.blocks:
+            streams = block(streams)
+        return self.head(streams[1])
+
+
+@pytest.mark.parametrize("batch_size", [4, 3, 1])
+def test_of_two_tensors_the_one_with_the_samples_first_is_nudged(batch_size):
+    model = nets.make(OfTwoStreams, dtype=torch.float64)
+    x = torch.randn(7, 4, 3, dtype=torch.float64)
+    y = torch.arange(7) % 3
+    result = nudging.nudge(
+        model,
+        (x, y),
+        nudging.random(1),
+        "blocks.*",
+        eta=0.1,
+        normalisation="none",
+        batch_size=batch_size,
+        keep_samples=True,
+    )
+
+    # By hand: the credit is added to the rows of the first block, and the second runs again.
+    state = nudging.observe(model, x, y, "blocks.*")
+    pixels, rows = model.blocks[0]((x.reshape(-1, 3), x.new_zeros(7, 5)))
+    torch.testing.assert_close(state.hidden["blocks.0"], rows, rtol=1e-12, atol=0)
+    moved = rows - 0.1 * nudging.random(1)(state)["blocks.0"]
+    losses = [
+        nn.functional.cross_entropy(
+            model.head(model.blocks[1]((pixels, h))[1]), y, reduction="none"
+        )
+        for h in (rows, moved)
+    ]
+    expected = (losses[1] - losses[0]).detach()
+    np.testing.assert_allclose(result["sample_change"][0, 0], expected, rtol=1e-9)
