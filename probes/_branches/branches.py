@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from probes._branches.closed_form_loss import compressed_loss, orthogonal_excess
 from probes._branches.exact_loss import exact_loss
 from probes._branches.potentials import LossName
-from resonance_toolkit import preserving_rng
+from resonance_toolkit import preserving_rng, to_host
 
 # Called as `loss(logits, targets)` with the logits `(row, class)` of one branch.
 BranchLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -138,16 +138,16 @@ class Branches(nn.Module):
     @property
     def orthogonality_error(self) -> float:
         """Largest entry of WW' - I over all branches; of W'W - I if classes outnumber features."""
-        largest_error = 0.0
+        largest_errors = []
 
         for weights in self.chunks():
             has_more_features = self.settings.classes <= self.width
             w = weights.detach()[..., : self.width]  # a bias is no direction
             w = w if has_more_features else w.mT
 
-            identity = torch.eye(w.shape[1]).to(w)
-            largest_error = max(largest_error, float((w @ w.mT - identity).abs().max()))
-        return largest_error
+            identity = torch.eye(w.shape[1], dtype=w.dtype, device=w.device)
+            largest_errors.append((w @ w.mT - identity).abs().max())
+        return max((error.item() for error in to_host(largest_errors)), default=0.0)
 
     def as_inputs(self, features: Tensor) -> Tensor:
         """Add the 1 that a bias needs to `features (row, width)`, if there is a bias."""
@@ -228,7 +228,7 @@ class Branches(nn.Module):
 
         for _ in range(settings.n):
             weight = torch.empty(settings.classes, self.width, **_DRAWN)
-            with preserving_rng():  # a callable may draw from the global generator
+            with preserving_rng(), torch.device("cpu"):  # a callable may draw from the global one
                 settings.init(weight, generator)
             yield F.pad(weight, (0, self.n_inputs - self.width))
 

@@ -51,6 +51,7 @@ from resonance_toolkit import (
     check_no_nan,
     check_share,
     count_samples,
+    devices_of,
     evaluating,
     is_sharded,
     leave_out_uncounted,
@@ -157,10 +158,14 @@ class Probe(Listener):
 
         synchronise_gradients(self.parameters())
 
+        # Labels may have stayed on the CPU; the main loss is where the model ends.
+        device = y.device
+        if device.type == "cpu":
+            device = features[self.layers[-1]].calls[-1].device
+
         if not self.connected:
             self._capture.use()
-            some_features = features[self.layers[0]].calls[0]
-            return some_features.new_zeros(()).to(y.device)
+            return features[self.layers[0]].calls[0].new_zeros(()).to(device)
 
         layer_rows = {name: self._layer_rows(layer, targets) for name, layer in features.items()}
         check_some_count(targets, [rows for calls in layer_rows.values() for rows, _ in calls])
@@ -169,7 +174,7 @@ class Probe(Listener):
 
         # A model in parts has layers on several devices.
         weighted_losses = torch.stack(
-            [(strengths[name] * loss).to(y.device) for name, loss in layer_losses.items()]
+            [(strengths[name] * loss).to(device) for name, loss in layer_losses.items()]
         )
         trains = self._capture.grad or (self.listen_only and torch.is_grad_enabled())
         if trains and not weighted_losses.requires_grad:
@@ -378,7 +383,12 @@ class Probe(Listener):
         model = self._attached_model("compression_error")
 
         with self._keeping_capture():
-            with self.listening(), evaluating(model), preserving_rng(), torch.no_grad():
+            with (
+                self.listening(),
+                evaluating(model),
+                preserving_rng(devices_of(model)),
+                torch.no_grad(),
+            ):
                 output = call_model(model, x)
             features = self._layer_features()
 
