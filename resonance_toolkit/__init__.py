@@ -72,6 +72,7 @@ from resonance_toolkit._base.language_models import (
     reads_class_token,
     shift_labels,
 )
+from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
 from resonance_toolkit._base.losses.default_loss import (
     DefaultLoss,
@@ -141,8 +142,10 @@ __all__ = [
     "LABEL_NAMES",
     "ClassLoss",
     "DefaultLoss",
+    "FailedLossError",
     "FailedPassError",
     "align_classes",
+    "call_loss",
     "call_model",
     "default_loss",
     "describe_targets",
