@@ -16,6 +16,7 @@ from resonance_toolkit import (
     call_model,
     check_no_nan,
     device_of,
+    devices_of,
     evaluating,
     is_whole_batch,
     keywords_of_forward,
@@ -78,7 +79,7 @@ def run_batches(model: nn.Module, batches: list[Any], settings: Settings) -> Rec
     """Run a model in eval mode on all batches, and record its attention."""
     with (
         evaluating(model),
-        preserving_rng([device_of(model)]),
+        preserving_rng(devices_of(model)),
         watching(model, settings) as recording,
     ):
         for inputs in batches:

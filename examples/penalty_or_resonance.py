@@ -107,19 +107,23 @@ def join_runs(by_arm: Mapping[str, Sequence[xr.Dataset]], seeds: Sequence[int]) 
 
 def rows_of(result: xr.Dataset) -> list[Row]:
     """List what each arm reaches by both protocols, and its change from the plain one."""
+    arms = result["arm"].values.tolist()
     rows = []
     for protocol, title in PROTOCOLS.items():
         accuracy = result[f"{protocol}_accuracy"]
-        for arm in result["arm"].values.tolist():
-            values = accuracy.sel(arm=arm).values
-            rows.append(_row(f"{arm}, {title} / %", values))
+        rows += [_row(f"{arm}, {title} / %", accuracy.sel(arm=arm).values) for arm in arms]
 
-            has_plain = "plain" in result["arm"].values
-            if has_plain and arm != "plain":
-                plain = accuracy.sel(arm="plain")
-                change = paired(plain, accuracy.sel(arm=arm))
-                values = values - plain.values
-                rows.append(_row(f"{arm} - plain, {title} / points", values, describe_test(change)))
+        others = [arm for arm in arms if arm != "plain"]
+        if "plain" not in arms or not others:
+            continue
+
+        # Tested together, so that p values are corrected for the number of arms.
+        plain = accuracy.sel(arm="plain", drop=True)
+        changes = paired(plain.expand_dims(arm=others), accuracy.sel(arm=others))
+        for arm in others:
+            values = (accuracy.sel(arm=arm) - plain).values
+            note = describe_test(changes.sel(arm=arm))
+            rows.append(_row(f"{arm} - plain, {title} / points", values, note))
 
     if "cosine_total" in result:
         for arm in result["arm"].values.tolist():

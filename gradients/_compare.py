@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-import torch
 import xarray as xr
 from torch import nn
 
@@ -9,7 +8,7 @@ from gradients._dataset import make_dataset
 from gradients._measure_losses import Losses, measure_losses
 from gradients._recorders.parameters import ParameterRecorder
 from gradients._recorders.processes import find_group
-from resonance_toolkit import check_module, preserving, provenance
+from resonance_toolkit import check_module, devices_of, preserving, provenance, seed_generators
 
 
 def compare(
@@ -54,7 +53,7 @@ def compare(
     # made already cannot disturb anything.
     if callable(losses):
         with preserving(model):
-            torch.manual_seed(seed)
+            seed_generators(seed, devices_of(model))
             names, update = measure_losses(recorder, losses())
     else:
         names, update = measure_losses(recorder, losses)

@@ -27,6 +27,7 @@ from resonance_toolkit import (
     count_samples,
     default_loss,
     describe_targets,
+    devices_of,
     fit_class_loss,
     has_class_weights,
     leave_out_uncounted,
@@ -34,7 +35,9 @@ from resonance_toolkit import (
     name_of,
     preserving,
     provenance,
+    seed_generators,
     take,
+    to_host,
 )
 
 
@@ -121,16 +124,15 @@ def initial_norm(
         batch_loss = _MeanLoss(loss)
 
     with preserving(model):
-        torch.manual_seed(seed)
+        seed_generators(seed, devices_of(model))
         mean_loss, gradients = _mean_gradients(model, batch_loss, batches, inputs)
     if math.isnan(mean_loss):
         check_no_nan(batches)
 
     # Branches that the loss does not reach have no gradient, and add nothing.
-    squares = {
-        parameter: 0.0 if gradient is None else inner_products([gradient]).item()
-        for parameter, gradient in gradients.items()
-    }
+    reached = {p: gradient for p, gradient in gradients.items() if gradient is not None}
+    lengths = to_host([inner_products([gradient]) for gradient in reached.values()])
+    squares = {p: length.item() for p, length in zip(reached, lengths, strict=True)}
     backbone_squares = [squares.get(p, 0.0) for p in by_layer.parameters]
     norm_backbone = math.sqrt(sum(backbone_squares))
     norm_everything = math.sqrt(sum(squares.values()))
@@ -235,7 +237,7 @@ class _MeanLoss:
 
         # One class per sample: torch's own mean, which rounds in an order of its own.
         if meaning == "classes" and logits_of(outputs).dim() == 2 and values.shape == targets.shape:
-            return F.cross_entropy(logits_of(outputs), targets.long())
+            return F.cross_entropy(logits_of(outputs), targets.to(values.device).long())
         return values.mean()
 
 
@@ -244,18 +246,20 @@ def _mean_gradients(
 ) -> tuple[float, dict[Tensor, Tensor | None]]:
     """Return the mean loss over all samples, and its gradient by tensor."""
     n_samples = sum(count_samples(x) for x, _ in batches)
-    mean_loss = 0.0
+    batch_losses: list[Tensor] = []
     gradients: dict[Tensor, Tensor | None] = dict.fromkeys(inputs)
 
     for x, y in batches:
         # Weighted by batch size: the last batch is often smaller than the others.
         value = _check_scalar(loss(call_model(model, x), y)) * (count_samples(x) / n_samples)
-        mean_loss += value.item()
+        batch_losses.append(value.detach())
 
         parts = torch.autograd.grad(value, inputs, allow_unused=True)
         for parameter, part in zip(inputs, parts, strict=True):
             gradients[parameter] = add_optional(gradients[parameter], part)
 
+    # In one piece, and added up in the order of the batches.
+    mean_loss = sum((loss.item() for loss in to_host(batch_losses)), 0.0)
     return mean_loss, gradients
 
 

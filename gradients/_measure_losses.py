@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from gradients._checks import check_losses, check_names
+from gradients._recorders.inner_products import stack_losses
 from gradients._recorders.parameters import ParameterRecorder
 from gradients._recorders.processes import mean_over
-from gradients._rows import MeasuredUpdate, RecordedUpdate, to_recorded_update
+from gradients._rows import MeasuredUpdate, RecordedUpdate, to_recorded_updates
 
 Losses: TypeAlias = Mapping[str, Tensor] | Sequence[Tensor]
 
@@ -37,10 +38,11 @@ def measure_losses(
     recorder.arm(scalars, torch.ones_like(scalars[0].detach()), whole_update=True)
     measurement = recorder.measure()
 
-    values = torch.stack([loss.detach().double().reshape(()) for loss in scalars])
+    values = stack_losses(scalars)
     if recorder.group is not None:
         (values,) = mean_over(recorder.group, [values])
 
-    scale = torch.ones((), dtype=torch.float64, device=values.device)
+    scale = torch.ones_like(values[0])
     update = MeasuredUpdate(0, values, scale, measurement)
-    return names, to_recorded_update(update, recorder.owners, len(recorder.layers))
+    (recorded,) = to_recorded_updates([update], recorder.owners, len(recorder.layers))
+    return names, recorded

@@ -24,8 +24,10 @@ from resonance_toolkit import (
     check_whole,
     count_samples,
     describe_tensors,
+    devices_of,
     preserving,
     provenance,
+    seed_generators,
     take,
 )
 
@@ -102,7 +104,7 @@ def noise(
 
     updates = []
     with preserving(model):
-        torch.manual_seed(seed)
+        seed_generators(seed, devices_of(model))
         for inputs, targets in tqdm(
             batches, "gradient noise", unit="batch", disable=None, leave=False
         ):

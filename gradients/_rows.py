@@ -1,7 +1,7 @@
 """What was recorded, one row per update, from the device to numpy.
 
 A `Journal` collects the measurements of updates as they come, and leaves them on the device for a
-while; `to_recorded_update` brings one to the CPU, undoes its scale, and adds it up by layer.
+while; `to_recorded_updates` brings them to the CPU, undoes their scale, and adds up by layer.
 `to_state` and `from_state` turn rows into tensors, for checkpoints, and back.
 """
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradients._recorders.inner_products import full_matrices
 from gradients._recorders.protocol import Measurement
+from resonance_toolkit import to_host
 
 Array = NDArray[np.float64]
 
@@ -69,8 +70,7 @@ class Journal:
 
     def rows(self) -> list[RecordedUpdate]:
         """Return all updates so far."""
-        for update in self._pending:
-            self._recorded.append(to_recorded_update(update, self._owners, self._n_layers))
+        self._recorded += to_recorded_updates(self._pending, self._owners, self._n_layers)
         self._pending.clear()
         return self._recorded
 
@@ -116,16 +116,30 @@ def from_state(state: Mapping[str, Tensor]) -> list[RecordedUpdate]:
     ]
 
 
-def to_recorded_update(update: MeasuredUpdate, owners: list[int], n_layers: int) -> RecordedUpdate:
-    """Bring a measurement to the CPU, undo its scale and add it up by layer."""
-    measurement = update.measurement
-    n_losses = len(update.losses)
+def to_recorded_updates(
+    updates: Sequence[MeasuredUpdate], owners: list[int], n_layers: int
+) -> list[RecordedUpdate]:
+    """Bring measurements to the CPU, undo their scales and add them up by layer."""
+    # All at once, so that the device is waited for once.
+    tensors = [
+        tensor
+        for update in updates
+        for tensor in (update.losses, update.scale, update.measurement.products)
+    ]
+    numbers = [tensor.double().numpy() for tensor in to_host(tensors)]
+    return [
+        _to_recorded_update(update, numbers[3 * i : 3 * i + 3], owners, n_layers)
+        for i, update in enumerate(updates)
+    ]
 
-    # One tensor, so that the device is waited for once.
-    parts = [update.losses, update.scale.reshape(1), measurement.products.reshape(-1)]
-    numbers = torch.cat(parts).cpu().numpy()
-    losses, scale = numbers[:n_losses], numbers[n_losses]
-    products = numbers[n_losses + 1 :].reshape(len(owners), -1) / scale**2
+
+def _to_recorded_update(
+    update: MeasuredUpdate, numbers: list[Array], owners: list[int], n_layers: int
+) -> RecordedUpdate:
+    measurement = update.measurement
+    losses, scale, scaled_products = numbers
+    n_losses = len(losses)
+    products = scaled_products.reshape(len(owners), -1) / scale**2
 
     # A gradient that overflowed says nothing: the scaler will skip this update.
     is_finite = bool(np.isfinite(products).all())

@@ -30,6 +30,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradients._recorders.inner_products import stack_losses
 from gradients._recorders.processes import mean_over
 from gradients._recorders.protocol import Recorder
 from gradients._rows import Journal, MeasuredUpdate
@@ -50,7 +51,7 @@ class Update:
     def __init__(self, recorder: Recorder, journal: Journal) -> None:
         self._recorder = recorder
         self._journal = journal
-        self._scale = torch.ones((), dtype=torch.float64)
+        self._scale = torch.ones(())
         self._start_anew()
 
     def begin(
@@ -68,12 +69,12 @@ class Update:
         self._n_passes += 1
         self._recorder.arm(losses, seed, whole_update=whole_update)
 
-        values = torch.stack([loss.detach().double().reshape(()) for loss in losses])
+        values = stack_losses(losses)
         one = torch.ones((), device=values.device)
-        self._scale = (one if scaler is None else scaler.scale(one)).double()
+        self._scale = (one if scaler is None else scaler.scale(one)).to(values)
 
         # What a framework divides the sum by, as for accumulation, is in the seed.
-        weighted_losses = values * (seed.double().reshape(()) / self._scale)
+        weighted_losses = values * (seed.to(values).reshape(()) / self._scale)
         if self._losses is None:
             self._losses = weighted_losses
         else:

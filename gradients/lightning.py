@@ -3,10 +3,15 @@
 from typing import Any
 
 import torch.distributed as dist
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
 from gradients._trace import Trace
+from resonance_toolkit import missing_extra
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ModuleNotFoundError as error:
+    raise missing_extra("gradients.lightning", "lightning") from error
 
 
 class TraceCallback(Callback):

@@ -4,10 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from gradients._trace import Trace
-from resonance_toolkit import load_tensors, tensor_writer, warn_user, write_atomically
+from resonance_toolkit import (
+    load_tensors,
+    missing_extra,
+    tensor_writer,
+    warn_user,
+    write_atomically,
+)
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ModuleNotFoundError as error:
+    raise missing_extra("gradients.transformers", "transformers") from error
 
 
 class TraceCallback(TrainerCallback):

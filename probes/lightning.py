@@ -2,11 +2,15 @@
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-
 from probes._branches.probe import Probe
 from probes._exit_training.losses import Exits
 from probes._model.add_to_optimizer import add_to_optimizer
+from resonance_toolkit import missing_extra
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ModuleNotFoundError as error:
+    raise missing_extra("probes.lightning", "lightning") from error
 
 
 class ProbeCallback(Callback):

@@ -6,22 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.trainer_utils import get_last_checkpoint
 
 from probes._branches.probe import Probe
 from probes._model.add_to_optimizer import add_to_optimizer
 from resonance_toolkit import (
     IGNORED_TARGET,
+    devices_of,
     evaluating,
     load_tensors,
+    missing_extra,
     predicts_next_token,
     preserving_rng,
     shift_labels,
@@ -29,6 +22,19 @@ from resonance_toolkit import (
     unwrap,
     write_atomically,
 )
+
+try:
+    from transformers import (
+        PreTrainedModel,
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import get_last_checkpoint
+except ModuleNotFoundError as error:
+    raise missing_extra("probes.transformers", "transformers") from error
 
 Join = Callable[[Tensor, Tensor], Tensor]
 Targets = Callable[[Mapping[str, Any]], Tensor]
@@ -307,7 +313,7 @@ class ProbeTrainer(Trainer):
             return False
 
         losses = []
-        with evaluating(model), preserving_rng([self.args.device]), torch.no_grad():
+        with evaluating(model), preserving_rng(devices_of(model)), torch.no_grad():
             for factor in (1, 2):
                 loss: Any = super().compute_loss(model, dict(inputs), False, factor * n_items)
                 losses.append(abs(float(loss)))

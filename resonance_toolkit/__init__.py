@@ -36,6 +36,13 @@ from resonance_toolkit._base.default_loss import (
     leave_out_uncounted,
     mean_over_positions,
 )
+from resonance_toolkit._base.devices import (
+    all_accelerators,
+    device_of,
+    devices_of,
+    to_host,
+    widest_float,
+)
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
@@ -81,14 +88,20 @@ from resonance_toolkit._base.losses import (
     logits_of,
     without_mean,
 )
+from resonance_toolkit._base.missing_extra import missing_extra
 from resonance_toolkit._base.padding import name_inputs, positions_that_count
-from resonance_toolkit._base.preserving import evaluating, preserving, preserving_rng
+from resonance_toolkit._base.preserving import (
+    evaluating,
+    preserving,
+    preserving_rng,
+    seed_generators,
+)
 from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
-from resonance_toolkit._base.take import AtMost, device_of, take
+from resonance_toolkit._base.take import AtMost, take
 from resonance_toolkit._base.undamaged import (
     check_digest,
     load_tensors,
@@ -151,7 +164,11 @@ __all__ = [
     "without_mean",
     "AtMost",
     "Batches",
+    "all_accelerators",
     "device_of",
+    "devices_of",
+    "to_host",
+    "widest_float",
     "is_whole_batch",
     "keywords_of_forward",
     "take",
@@ -159,6 +176,7 @@ __all__ = [
     "evaluating",
     "preserving",
     "preserving_rng",
+    "seed_generators",
     # Checks of arguments
     "check_choice",
     "check_module",
@@ -179,6 +197,7 @@ __all__ = [
     "with_digest",
     "write_atomically",
     # Results and long work
+    "missing_extra",
     "new_axes",
     "provenance",
     "render_page",

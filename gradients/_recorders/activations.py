@@ -135,7 +135,7 @@ class ActivationRecorder:
         self.disarm()
         assert self._reached is not None
 
-        nothing = zero_triangle(self._reached.shape[1])
+        nothing = zero_triangle(self._reached.shape[1], torch.device("cpu"))
         template = next(iter(self._products.values()), nothing)
         products = torch.stack([self._products.get(i, nothing).to(template) for i in self.owners])
 

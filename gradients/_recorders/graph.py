@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 
-from resonance_toolkit import is_compiled, preserving_rng
+from resonance_toolkit import devices_of, is_compiled, preserving_rng
 
 
 class Step(NamedTuple):
@@ -103,7 +103,7 @@ def restoring_buffers_and_rng(model: nn.Module) -> Iterator[None]:
     # All of them: batch norm does not say, by a new version, that it has written.
     copies = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
 
-    with preserving_rng({parameter.device for parameter in model.parameters()}):
+    with preserving_rng(devices_of(model)):
         try:
             yield
         finally:

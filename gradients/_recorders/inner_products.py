@@ -1,13 +1,17 @@
 """Inner products of gradients, of which some may be missing."""
 
+from collections.abc import Sequence
 from functools import reduce
 from itertools import combinations_with_replacement
 from operator import add
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from resonance_toolkit import widest_float
 
 # A difference of gradients in half precision has lost the digits that matter.
 HALF_PRECISION = (torch.float16, torch.bfloat16)
@@ -19,7 +23,7 @@ _ACCELERATOR_CHUNK = 2**24
 
 
 def inner_products(vectors: list[Tensor | None], *, first_is_sum: bool = False) -> Tensor:
-    """Multiply vectors of one shape with each other, adding up in float64.
+    """Multiply vectors of one shape with each other, adding up in float64 where the device has it.
 
     Args:
         vectors: Of any float dtype, at least one of them given; None stands for zero.
@@ -59,20 +63,29 @@ def full_matrices(triangles: NDArray[np.float64], n: int) -> NDArray[np.float64]
     return matrices
 
 
-def zero_triangle(n: int, device: torch.device | None = None) -> Tensor:
+def zero_triangle(n: int, device: torch.device) -> Tensor:
     """Return the upper triangle of `n` vectors that are all zero."""
-    return torch.zeros(n * (n + 1) // 2, dtype=torch.float64, device=device)
+    return torch.zeros(n * (n + 1) // 2, dtype=widest_float(device), device=device)
+
+
+def stack_losses(losses: Sequence[Tensor]) -> Tensor:
+    """Return the values of scalars `(loss,)`, where the first one is, as wide as they go there."""
+    device = losses[0].device
+    wide: dict[str, Any] = {"device": device, "dtype": widest_float(device)}
+    return torch.stack([loss.detach().to(**wide).reshape(()) for loss in losses])
 
 
 def _upper_triangle(vectors: list[Tensor | None], first_is_sum: bool) -> Tensor:
     # No operation more than it takes: amid a backward pass, most of the time of each is its start.
-    doubles = [None if vector is None else vector.double() for vector in vectors]
-    if first_is_sum and doubles[0] is not None:
-        for other in doubles[1:]:
-            doubles[0] = doubles[0] if other is None else doubles[0] - other
+    wide_vectors = [
+        None if vector is None else vector.to(widest_float(vector.device)) for vector in vectors
+    ]
+    if first_is_sum and wide_vectors[0] is not None:
+        for other in wide_vectors[1:]:
+            wide_vectors[0] = wide_vectors[0] if other is None else wide_vectors[0] - other
 
-    template = next(vector for vector in doubles if vector is not None)
-    pairs = combinations_with_replacement(doubles, 2)
+    template = next(vector for vector in wide_vectors if vector is not None)
+    pairs = combinations_with_replacement(wide_vectors, 2)
     return torch.stack(
         [template.new_zeros(()) if a is None or b is None else torch.dot(a, b) for a, b in pairs]
     )

@@ -26,6 +26,7 @@ from resonance_toolkit import (
     check_module,
     check_whole,
     describe_targets,
+    devices_of,
     name_of,
     preserving_rng,
     provenance,
@@ -180,7 +181,7 @@ def curvature(
 
     blocks = blocks_of(model, params, by)
     templates = [_template_of(params, block, basis) for block in blocks.values()]
-    with preserving_rng(), opening as matrix_product:
+    with preserving_rng(devices_of(model)), opening as matrix_product:
         spectrum = measure_spectrum(matrix_product, list(blocks.values()), templates, effort)
 
     if not np.isfinite(spectrum.columns["largest"][:, 0]).all():

@@ -19,7 +19,7 @@ from landscape._curvature.matrix import Block, CurvatureMatrix
 from landscape._curvature.products import MatrixProduct, matrix_vector_product
 from landscape._curvature.setup import split_vector, start_vector
 from landscape._directions.parameters import Params
-from resonance_toolkit import preserving_rng
+from resonance_toolkit import devices_of, preserving_rng, widest_float
 
 Array = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -29,6 +29,9 @@ _SMALL_BASIS = 2**24
 
 # Points at which a density is given.
 _DENSITY_POINTS = 1001
+
+# Numbers of two vectors that are multiplied at a time in double precision: 16 MB.
+_NUMBERS_AT_A_TIME = 2**20
 
 # Probes before the standard error of a trace is believed.
 _FEWEST_PROBES = 5
@@ -136,7 +139,7 @@ def top_vectors(
     matrix: CurvatureMatrix, k: int, tolerance: float, max_products: int, seed: int
 ) -> list[Params]:
     """Unit eigenvectors of the `k` largest eigenvalues, of a fixed sign."""
-    with preserving_rng():
+    with preserving_rng(devices_of(matrix.model)):
         ritz = _search_whole(matrix, k, tolerance, max_products, seed, both_ends=False)
 
     if len(ritz.values) < k:
@@ -189,11 +192,10 @@ def estimate_trace(
     generator = _generator(seed + 1)
     estimates: list[float] = []
     for _ in range(max_probes):
-        signs = torch.randint(0, 2, (basis.dimension,), generator=generator, device="cpu") * 2 - 1
-        probe = signs.to(basis.row(0))
+        probe = _draw_signs(basis.row(0), generator)
         basis.project_out(probe)
         image = yield probe
-        estimates.append(torch.dot(probe.double(), image.double()).item())
+        estimates.append(_wide_dot(probe, image))
 
         if len(estimates) >= min(_FEWEST_PROBES, max_probes):
             error = _standard_error(estimates)
@@ -260,9 +262,23 @@ def _gaussian(template: Tensor, seed: int) -> Tensor:
     return numbers.to(template)
 
 
+def _wide_dot(first: Tensor, second: Tensor) -> float:
+    """An inner product in the widest precision, a piece at a time: no wide copy is made."""
+    wide = widest_float(first.device)
+    pairs = zip(first.split(_NUMBERS_AT_A_TIME), second.split(_NUMBERS_AT_A_TIME), strict=True)
+    return torch.stack([torch.dot(a.to(wide), b.to(wide)) for a, b in pairs]).sum().item()
+
+
 def _random_signs(template: Tensor, seed: int) -> Tensor:
-    signs = torch.randint(0, 2, (len(template),), generator=_generator(seed), device="cpu")
-    return (signs * 2 - 1).to(template)
+    return _draw_signs(template, _generator(seed))
+
+
+def _draw_signs(template: Tensor, generator: torch.Generator) -> Tensor:
+    # In one byte each, until they are what the template is.
+    bits = torch.randint(
+        0, 2, (len(template),), generator=generator, dtype=torch.int8, device="cpu"
+    )
+    return bits.mul_(2).sub_(1).to(template)
 
 
 def _generator(seed: int) -> torch.Generator:

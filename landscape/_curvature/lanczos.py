@@ -118,8 +118,8 @@ def search_ends(start: Tensor, ends: Ends) -> Search:
     for n_products in range(1, max_products + 1):
         latest = len(basis) - 1
         image = yield basis.row(latest)
-        projected[latest, latest] = torch.dot(image, basis.row(latest)).item()
-        image_norm = image.norm().item()
+        numbers = torch.stack([torch.dot(image, basis.row(latest)), image.norm()])
+        projected[latest, latest], image_norm = numbers.tolist()
         if not math.isfinite(image_norm):
             return _undefined_ritz(basis, n_products)
 

@@ -17,9 +17,18 @@ from torch.autograd import grad
 from torch.distributed import ProcessGroup
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from landscape._curvature.chunked_cross_entropy import ChunkingCrossEntropy
 from landscape._directions.parameters import Params
 from landscape._evaluation.objective import Objective, evaluate_on_batch
-from resonance_toolkit import call_model, count_samples, evaluating, is_compiled, preserving
+from resonance_toolkit import (
+    call_model,
+    count_samples,
+    devices_of,
+    evaluating,
+    is_compiled,
+    preserving,
+    seed_generators,
+)
 
 MatrixKind = Literal["hessian", "gauss-newton"]
 MATRIX_KINDS: tuple[MatrixKind, ...] = get_args(MatrixKind)
@@ -47,6 +56,7 @@ class CurvatureMatrix:
         memory: Bytes that retained graphs and the basis of Lanczos' method may take.
         product_kind: How products are made.
         group: Processes whose batches count together; None if this one is alone.
+        seed: Of the random numbers that a model draws: the same in every pass over the batches.
     """
 
     model: nn.Module
@@ -58,6 +68,7 @@ class CurvatureMatrix:
     memory: float
     product_kind: ProductKind = "exact"
     group: ProcessGroup | None = None
+    seed: int = 0
 
 
 def gradient(matrix: CurvatureMatrix) -> Params:
@@ -79,6 +90,8 @@ def sum_of_slopes(matrix: CurvatureMatrix, params: list[Tensor]) -> list[Tensor]
 
 def batches_and_shares(matrix: CurvatureMatrix) -> Iterator[tuple[Batch, float]]:
     """Batches, each with its share of the samples."""
+    # Drawn as at a point of a surface, so that curvature and surface are of one function.
+    seed_generators(matrix.seed, devices_of(matrix.model))
     for batch in matrix.batches:
         yield batch, count_samples(batch) / matrix.n_samples
 
@@ -99,9 +112,11 @@ def differentiating(matrix: CurvatureMatrix) -> Iterator[None]:
         stack.enter_context(evaluating(matrix.model))
         stack.enter_context(torch.enable_grad())
 
-        # Neither fused attention nor compiled code can be differentiated twice.
+        # Neither fused attention nor compiled code can be differentiated twice, and torch's
+        # cross-entropy takes several times the memory of its logits then.
         if matrix.product_kind == "exact":
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(ChunkingCrossEntropy())
             if any(is_compiled(module) for module in matrix.model.modules()):
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
 

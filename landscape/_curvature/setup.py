@@ -41,8 +41,10 @@ from resonance_toolkit import (
     check_whole,
     count_samples,
     device_of,
+    devices_of,
     leave_out_uncounted,
     preserving_rng,
+    seed_generators,
     take,
     unwrap,
 )
@@ -111,6 +113,7 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
         kind=request.matrix,
         n_samples=n_samples,
         memory=request.memory,
+        seed=request.seed,
         product_kind=request.product,
         group=group,
     )
@@ -163,6 +166,7 @@ def matrix_of(
         kind=kind,
         n_samples=measurement.n_samples,
         memory=memory,
+        seed=measurement.seed,
     )
 
 
@@ -192,8 +196,9 @@ class Streamed:
         self.has_loss = measures.loss is not None
 
     def __iter__(self) -> Iterator[Any]:
-        with preserving_rng():
-            torch.manual_seed(self.seed)
+        devices = devices_of(self.model)
+        with preserving_rng(devices):
+            seed_generators(self.seed, devices)
             for batch in self.loader:
                 yield from self._understand(batch)
 
@@ -230,7 +235,7 @@ def split_vector(vector: Tensor, params: Params) -> Params:
     """A flat vector as tensors by parameter name."""
     pieces = vector.split([p.numel() for p in params.values()])
     return {
-        name: piece.to(p.dtype).view_as(p)
+        name: piece.to(p.device, p.dtype).view_as(p)
         for (name, p), piece in zip(params.items(), pieces, strict=True)
     }
 

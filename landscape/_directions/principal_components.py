@@ -10,6 +10,7 @@ from landscape._directions.parameters import Params
 from landscape._directions.random_directions import random_direction
 from landscape._directions.states import State, combine, difference
 from landscape._directions.vectors import dot, norm, orthogonalise
+from resonance_toolkit import to_host, widest_float
 
 Array = NDArray[np.float64]
 
@@ -61,5 +62,6 @@ def _any_orthogonal(first: Params) -> Params:
 
 def _with_fixed_sign(direction: Params) -> Params:
     """Make the sum of all numbers positive: eigenvectors come with either sign."""
-    total = sum(tensor.double().sum().item() for tensor in direction.values())
+    sums = [t.to(widest_float(t.device)).sum() for t in direction.values()]
+    total = sum(partial_sum.item() for partial_sum in to_host(sums))
     return direction if total >= 0 else {name: -tensor for name, tensor in direction.items()}

@@ -125,9 +125,12 @@ def draw_numbers(tensors: Params, seed: int, axis: int) -> Params:
         generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
 
         # In pieces: the float64 numbers of a whole layer would be two copies of it.
-        numbers = torch.empty(tensor.numel(), dtype=torch.float16)
+        numbers = torch.empty(tensor.numel(), dtype=torch.float16, device="cpu")
         for piece in numbers.split(ROW_BUDGET):
-            piece.copy_(torch.randn(len(piece), generator=generator, dtype=torch.float64))
+            gaussian = torch.randn(
+                len(piece), generator=generator, dtype=torch.float64, device="cpu"
+            )
+            piece.copy_(gaussian)
 
         numbers_by_name[name] = numbers.view(tensor.shape).to(tensor.device)
     return numbers_by_name

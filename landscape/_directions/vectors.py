@@ -2,7 +2,7 @@
 
 A direction is a mapping of tensors by parameter name. It may be a plain dictionary or a
 `RowwiseDirection`, which works its tensors out when asked; inner products take either kind, a few
-rows at a time, and sum in float64.
+rows at a time, and sum in float64 where the device has it.
 """
 
 import math
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape._directions.parameters import Params, filter_norm, tensor_norm
+from resonance_toolkit import to_host, widest_float
 
 Direction = Mapping[str, Tensor]
 Normalisation = Literal["filter", "layer", "tensor", "unit", "none"]
@@ -139,15 +140,16 @@ def normalise(
 
 
 def dot(a: Direction, b: Direction) -> float:
-    """Inner product, summed in float64."""
-    partial_sums = []
+    """Inner product, summed in float64 where the device has it."""
+    partial_sums: list[Tensor] = []
     for name in a:
         shape = a.shape_of(name) if isinstance(a, RowwiseDirection) else a[name].shape
         for rows in row_slices(shape):
-            a_rows = materialise_rows(a, name, rows).flatten().double()
-            b_rows = materialise_rows(b, name, rows).flatten().double()
-            partial_sums.append(torch.dot(a_rows, b_rows).item())
-    return math.fsum(partial_sums)
+            a_rows = materialise_rows(a, name, rows).flatten()
+            b_rows = materialise_rows(b, name, rows).flatten()
+            wide = widest_float(a_rows.device)
+            partial_sums.append(torch.dot(a_rows.to(wide), b_rows.to(wide)))
+    return math.fsum(partial_sum.item() for partial_sum in to_host(partial_sums))
 
 
 def norm(direction: Direction) -> float:

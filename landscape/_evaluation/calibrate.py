@@ -10,6 +10,7 @@ numbers give the same bits: the same inputs give the same result.
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from resonance_toolkit import (
     call_model,
     count_samples,
     device_of,
+    devices_of,
     evaluating,
     is_compiled,
     preserving,
@@ -68,19 +70,18 @@ def _draws_random_numbers(problem: Problem) -> bool:
         replace(measurement, batches=[measurement.few_samples]), problem.tensors, problem.axes
     )
 
-    device = device_of(measurement.model)
+    devices = sorted(devices_of(measurement.model), key=str)
     with point_evaluator(small_problem, Plan()) as evaluate_point:
-        before = _random_states(device)
+        before = _random_states(devices)
         evaluate_point([0.0] * len(problem.axes))
-        after = _random_states(device)
+        after = _random_states(devices)
     return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def _random_states(device: torch.device) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    if device.type != "cpu":
-        states.append(torch.get_device_module(device).get_rng_state(device))
-    return states
+def _random_states(devices: Sequence[torch.device]) -> list[Tensor]:
+    accelerators = [device for device in devices if device.type != "cpu"]
+    states = [torch.get_device_module(d).get_rng_state(d) for d in accelerators]
+    return [torch.get_rng_state(), *states]
 
 
 def _use_first_layer(problem: Problem, plan: Plan, trial_point: list[float]) -> Plan:

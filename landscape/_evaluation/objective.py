@@ -5,7 +5,7 @@ Objective   the same beside targets, which choose the loss where the user gave n
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ from resonance_toolkit import (
     ignore_index_of,
     mean_over_positions,
     name_of,
+    to_host,
+    widest_float,
 )
 
 # Variables and dimensions that the verbs make themselves.
@@ -170,7 +172,7 @@ def evaluate_on_batch(
 
 
 def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | None:
-    """The share of right predictions of each sample that has a target which counts.
+    """The share of right predictions of each sample, NaN if it has no target which counts.
 
     Of a sample with several positions (tokens, pixels), the share of those that count; None if this
     is no classification.
@@ -180,13 +182,12 @@ def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | 
         return None
 
     scores, classes = aligned
-    is_right = (scores.argmax(1) == classes).double()
+    is_right = (scores.argmax(1) == classes).to(widest_float(scores.device))
     counts = classes != objective.ignored_target
-    if classes.dim() == 1:
-        return is_right[counts]
+    shares = is_right if classes.dim() == 1 else mean_over_positions(is_right, counts)
 
-    shares = mean_over_positions(is_right, counts)
-    return shares[counts.flatten(1).any(1)]
+    # Not dropped here: how many there are, only a wait for the device would tell.
+    return shares.masked_fill(~counts.reshape(len(counts), -1).any(1), torch.nan)
 
 
 def margins(outputs: Any, targets: Any) -> Tensor:
@@ -196,15 +197,11 @@ def margins(outputs: Any, targets: Any) -> Tensor:
     count, if this is no classification, or if a sample has several positions (tokens, pixels): a
     margin of each would be more numbers than the surface has.
     """
-    undefined = torch.full((count_samples(targets),), torch.nan)
     aligned = _align(outputs, targets)
-    if aligned is None:
-        return undefined
+    if aligned is None or aligned[1].dim() > 1:
+        return torch.full((count_samples(targets),), torch.nan, device="cpu")
 
     logits, classes = aligned
-    if classes.dim() > 1:
-        return undefined
-
     is_class = (classes >= 0) & (classes < logits.shape[1])
     indices = classes.where(is_class, 0)[:, None]
     true_logit = logits.gather(1, indices)
@@ -214,7 +211,10 @@ def margins(outputs: Any, targets: Any) -> Tensor:
 
 
 class Mean:
-    """A mean over samples, from batches of per-sample values or of scalars."""
+    """A mean over samples, from batches of per-sample values or of scalars.
+
+    The values stay where they are until `bring_to_host` fetches those of several means at once.
+    """
 
     def __init__(self) -> None:
         self.values: list[Tensor] = []
@@ -251,12 +251,25 @@ class Mean:
         total = sum(v.double() * n for v, n in zip(self.values, self.sizes, strict=True))
         return float(total) / sum(self.sizes)
 
+    def mean_of_numbers(self) -> float:
+        """Over all samples whose value is a number."""
+        self.values = [value[~value.isnan()] for value in self.values]
+        return self.mean()
+
     def standard_error(self) -> float:
         """Of the mean over samples; NaN if the loss gave one number per batch."""
         if not self.values[0].dim():
             return math.nan
         samples = torch.cat(self.values).double()
         return samples.std().item() / math.sqrt(len(samples)) if len(samples) > 1 else math.nan
+
+
+def bring_to_host(means: Sequence[Mean], others: Sequence[Tensor]) -> list[Tensor]:
+    """Fetch the values of all means, and other tensors, waiting once; give these others back."""
+    on_host = iter(to_host([*(value for mean in means for value in mean.values), *others]))
+    for mean in means:
+        mean.values = [next(on_host) for _ in mean.values]
+    return list(on_host)
 
 
 def _align(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:

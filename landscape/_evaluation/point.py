@@ -17,9 +17,23 @@ from landscape._evaluation.displace import (
     following_first_layer,
     restoring,
 )
-from landscape._evaluation.objective import Mean, correct_share, evaluate_on_batch, margins
+from landscape._evaluation.objective import (
+    Mean,
+    bring_to_host,
+    correct_share,
+    evaluate_on_batch,
+    margins,
+)
 from landscape._evaluation.problem import Measurement, Problem, batch_norms
-from resonance_toolkit import Batches, call_model, count_samples, evaluating, preserving
+from resonance_toolkit import (
+    Batches,
+    call_model,
+    count_samples,
+    devices_of,
+    evaluating,
+    preserving,
+    seed_generators,
+)
 
 Row = list[float]
 
@@ -49,6 +63,7 @@ def point_evaluator(problem: Problem, plan: Plan) -> Iterator[Callable[[Point], 
     """
     measurement = problem.measurement
     model = measurement.model
+    devices = devices_of(model)
 
     with ExitStack() as stack:
         stack.enter_context(limiting_threads(plan.threads))
@@ -84,7 +99,7 @@ def point_evaluator(problem: Problem, plan: Plan) -> Iterator[Callable[[Point], 
                 layer.point = point
 
             if plan.reseed:
-                torch.manual_seed(measurement.seed)
+                seed_generators(measurement.seed, devices)
             if measurement.bn == "recompute":
                 _recompute_statistics(model, measurement.batches)
 
@@ -128,9 +143,12 @@ def _measure(
                 value = evaluate_on_batch(metric, kind, model, batch, outputs)
                 metric_means[name].add(value, n_samples)
 
+    means = [losses, accuracy, *metric_means.values()]
+    batch_margins = bring_to_host(means, batch_margins)
+
     # In the order of `Problem.value_names`; margins, if any, come last.
     standard_error = math.nan if objective.is_weighted else losses.standard_error()
-    row = [losses.mean(), standard_error, accuracy.mean()]
+    row = [losses.mean(), standard_error, accuracy.mean_of_numbers()]
     for name, (kind, metric) in objective.metrics.items():
         is_of_model = kind == "model"
         row.append(evaluate_on_model(metric, model) if is_of_model else metric_means[name].mean())

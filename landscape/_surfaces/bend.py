@@ -25,8 +25,10 @@ from resonance_toolkit import (
     check_positive,
     check_whole,
     count_samples,
+    devices_of,
     index_rows,
     preserving,
+    seed_generators,
     unwrap,
 )
 
@@ -106,11 +108,11 @@ def bend(
         stack.enter_context(preserving(model))  # batch norm writes to its buffers
         stack.enter_context(torch.enable_grad())
         model.train()
-        torch.manual_seed(seed)
+        seed_generators(seed, devices_of(model))
 
         for _ in tqdm(range(steps), desc="bend", unit="step", disable=None, leave=False):
-            t = torch.rand((), generator=generator).item()
-            rows = torch.randperm(n_samples, generator=generator)[:batch_size]
+            t = torch.rand((), generator=generator, device="cpu").item()
+            rows = torch.randperm(n_samples, generator=generator, device="cpu")[:batch_size]
             if not trial.is_divisible:
                 rows = rows.sort().values  # nodes of a graph have an order
 

@@ -147,14 +147,18 @@ def _shuffle(
     batches = [
         (piece, rows)
         for piece in pieces
-        for rows in torch.randperm(count_samples(piece), generator=generator).split(batch_size)
+        for rows in _permute(count_samples(piece), generator).split(batch_size)
     ]
 
     # Of one piece, the rows are in random order already.
     order = list(range(len(batches)))
     if len(pieces) > 1:
-        order = torch.randperm(len(batches), generator=generator).tolist()
+        order = _permute(len(batches), generator).tolist()
 
     for index in order:
         piece, rows = batches[index]
         yield pick_samples(piece, rows)
+
+
+def _permute(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randperm(count, generator=generator, device="cpu")

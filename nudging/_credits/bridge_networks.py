@@ -106,7 +106,8 @@ class BridgeNetworks(ABC):
 
         # Time goes from 0 at the first block that the bridge is fitted for to 1 at the last.
         times = [self.blocks.index(block) / (len(self.blocks) - 1) for block in blocks]
-        time = signal.new_tensor(times).repeat_interleave(len(signal))
+        # Filled there: a list of numbers would have to be sent to the device.
+        time = torch.cat([signal.new_full((len(signal),), number) for number in times])
 
         # All blocks have one shape, and so the same padding; vectors have no positions, and a state
         # of the user's own making, such as a training step's, need not know of any.

@@ -140,7 +140,8 @@ class CreditBridge(Bridge):
 
         # Drawn on the CPU, so that every device gets the same numbers.
         shape = (self.settings["draws"], *rows.shape)
-        noise = self.settings["noise"] * torch.randn(shape, generator=self.generator).to(rows)
+        gaussian = torch.randn(shape, generator=self.generator, device="cpu")
+        noise = self.settings["noise"] * gaussian.to(rows)
         if self.settings["relative_noise"]:
             noise *= root_mean_square(rows, counts)
 

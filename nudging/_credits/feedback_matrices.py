@@ -134,16 +134,15 @@ class DirectFeedback(FeedbackMatrices):
             if self.settings["reuse_last"] and is_shared:
                 matrices[block] = matrices[block_before]
             else:
-                matrices[block] = scale * torch.randn(widths[block], classes, generator=generator)
+                matrices[block] = scale * _draw_matrix(widths[block], classes, generator)
         return matrices
 
     def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
-        return {
-            block: spread_rows(
-                error @ self.matrices[block].to(hidden).T, hidden, f"block {block!r}"
-            )
-            for block, hidden in state.hidden.items()
-        }
+        credit = {}
+        for block, hidden in state.hidden.items():
+            rows = error.to(hidden.device) @ self.matrices[block].to(hidden).T
+            credit[block] = spread_rows(rows, hidden, f"block {block!r}")
+        return credit
 
 
 class Feedback(FeedbackMatrices):
@@ -160,7 +159,7 @@ class Feedback(FeedbackMatrices):
         for (block, width), width_after in zip(widths.items(), widths_after, strict=True):
             # A sum of n terms with variance 1/n keeps the length of what comes in.
             scale = self.settings["scale"] or width_after**-0.5
-            matrices[block] = scale * torch.randn(width, width_after, generator=generator)
+            matrices[block] = scale * _draw_matrix(width, width_after, generator)
         return matrices
 
     def _pass_back(self, error: Tensor, state: State) -> dict[str, Tensor]:
@@ -176,3 +175,7 @@ class Feedback(FeedbackMatrices):
             block: spread_rows(rows_by_block[block], hidden, f"block {block!r}")
             for block, hidden in state.hidden.items()
         }
+
+
+def _draw_matrix(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, columns, generator=generator, device="cpu")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nudging._credits.positions import mean_of_rows
-from resonance_toolkit import preserving_rng
+from resonance_toolkit import preserving_rng, seed_generators
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,20 @@ class BridgeNetwork(nn.Module):
     def __init__(self, settings: NetworkSettings, *, outputs: int) -> None:
         super().__init__()
         self.features = settings.width * (1 + settings.pooled)
-        self.times = settings.times
         self.pooled = settings.pooled
+
+        # Of the embedding of the depth. Wave lengths 2 pi / frequency: from about 6 times the depth
+        # of the network (frequency 1) down to a tenth of it (frequency 10^1.8, about 63).
+        frequencies = torch.logspace(0, 1.8, settings.times // 2, device="cpu")
+        self.frequencies: Tensor
+        self.register_buffer("frequencies", frequencies, persistent=False)
 
         inputs = self.features + settings.times + settings.classes
         widths = [inputs, *[settings.hidden] * (settings.layers - 1), outputs]
-        with preserving_rng():
-            torch.manual_seed(settings.seed)
+
+        # On the CPU, so that every device starts with the same weights.
+        with preserving_rng(), torch.device("cpu"):
+            seed_generators(settings.seed)
             self.first = nn.Linear(widths[0], widths[1])
             self.others = nn.ModuleList(map(nn.Linear, widths[1:-1], widths[2:]))
 
@@ -67,7 +74,7 @@ class BridgeNetwork(nn.Module):
 
         # The first layer is one matrix for [norm, time, signal]. What time and signal contribute is
         # the same at every position and for every noise draw, so it is computed once.
-        context = torch.cat([_time_embedding(time, self.times), signal], dim=1)
+        context = torch.cat([self._embed_time(time), signal], dim=1)
         context = F.linear(context, self.first.weight[:, self.features :], self.first.bias)
         x = features @ self.first.weight[:, : self.features].T + context[:, None]
 
@@ -75,10 +82,6 @@ class BridgeNetwork(nn.Module):
             x = linear(F.gelu(x))
         return x
 
-
-def _time_embedding(time: Tensor, n_numbers: int) -> Tensor:
-    # Wave lengths 2 pi / frequency: from about 6 times the depth of the network (frequency 1) down
-    # to a tenth of it (frequency 10^1.8, about 63).
-    frequencies = torch.logspace(0, 1.8, n_numbers // 2).to(time)
-    phase = time[:, None] * frequencies
-    return torch.cat([phase.sin(), phase.cos()], dim=1)
+    def _embed_time(self, time: Tensor) -> Tensor:
+        phase = time[:, None] * self.frequencies.to(time)
+        return torch.cat([phase.sin(), phase.cos()], dim=1)

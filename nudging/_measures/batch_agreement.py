@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nudging._measures.batches import ObservedBatch
 from nudging._measures.numbers import Array, without_padding
+from resonance_toolkit import widest_float
 
 
 def mean_gradient_of_full_batch(batch: ObservedBatch, batch_size: int) -> dict[str, Tensor]:
@@ -21,7 +22,7 @@ def mean_gradient_of_full_batch(batch: ObservedBatch, batch_size: int) -> dict[s
 
     columns = {}
     for name, gradient in gradients.items():
-        mean = gradient.double().mean(0).cpu()
+        mean = gradient.to(widest_float(gradient.device)).mean(0)
         features = mean if mean.dim() == 2 else mean.flatten()
         columns[name] = features[..., None][..., :n_columns]
     return columns

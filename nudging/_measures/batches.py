@@ -31,12 +31,15 @@ from resonance_toolkit import (
     Loss,
     count_samples,
     describe_targets,
+    devices_of,
     dtype_name,
     ignore_index_of,
     leave_out_uncounted,
     preserving,
     provenance,
     take,
+    to_host,
+    widest_float,
 )
 
 
@@ -93,6 +96,7 @@ def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observ
     dtype = request.dtype
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype`: expected a floating-point torch.dtype or None, got {dtype!r}")
+    _check_device_has(dtype, request.model)
 
     # Tensors made in inference mode could not be differentiated later.
     with torch.inference_mode(False):
@@ -117,13 +121,42 @@ def measure_batches(request: Request, measures: Mapping[str, Measure]) -> Observ
     # A credit is the user's code: whatever it does to the model is undone in the end.
     with torch.inference_mode(False), preserving(setup.model):
         for batch in _observe_batches(request, batches, setup, cast_setup):
-            for name, measure in measures.items():
-                parts[name].append(measure(batch))
+            values_on_device = {name: measure(batch) for name, measure in measures.items()}
+            for name, part in _bring_to_host(values_on_device, batch.credit).items():
+                parts[name].append(part)
             n_samples += len(batch.state)
 
     values = {name: concatenate_batches(batch_values) for name, batch_values in parts.items()}
     attributes = _describe(request, batch.state, n_samples)
     return Observations(values, batch.state.blocks, attributes)
+
+
+def _check_device_has(dtype: torch.dtype | None, model: nn.Module) -> None:
+    """Refuse double precision where there is none."""
+    lacking = [d for d in devices_of(model) if widest_float(d) != torch.float64]
+    if dtype == torch.float64 and lacking:
+        raise ValueError(
+            f"`dtype`: the device {lacking[0]} has no float64; give dtype=torch.float32, or "
+            "`model.cpu()`"
+        )
+
+
+def _bring_to_host(
+    values: Mapping[str, Mapping[str, Tensor]], credit: Mapping[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    """Fetch what all measures found of a batch, waiting for the device once.
+
+    Raises:
+        ValueError: If the credit is not finite, which only now can be seen without another wait.
+    """
+    are_finite = [tensor.isfinite().all() for tensor in credit.values()]
+    tensors = [tensor for part in values.values() for tensor in part.values()]
+    on_host = iter(to_host([*are_finite, *tensors]))
+
+    for name in credit:
+        if not next(on_host):
+            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
+    return {measure: {name: next(on_host) for name in part} for measure, part in values.items()}
 
 
 def _leave_out_uncounted(batches: Batches, ignored: int, batch_size: int) -> Batches:
@@ -207,7 +240,7 @@ def _ask_credit(credit: Credit, state_of_model: State, state: State) -> dict[str
 
 
 def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tensor]:
-    """Return one finite tensor per block, like its output and on its device, 0 at padding."""
+    """Return one tensor per block, like its output and on its device, 0 at padding."""
     if not isinstance(credit_by_block, Mapping):
         kind = type(credit_by_block).__name__
         raise TypeError(f"`credit`: expected a mapping by block, got {kind}")
@@ -223,11 +256,8 @@ def _check_credit_tensors(credit_by_block: Any, state: State) -> dict[str, Tenso
                 f"`credit` of {name!r}: expected {tuple(hidden.shape)}, got {tuple(tensor.shape)}"
             )
 
-        tensor = zero_padding(tensor.to(hidden.device), state.positions(name))
-        if not tensor.isfinite().all():
-            raise ValueError(f"`credit` of {name!r}: expected finite numbers, got NaN or infinity")
-
         # In its own precision: what is finite there may not be so in half precision.
+        tensor = zero_padding(tensor.to(hidden.device), state.positions(name))
         checked[name] = tensor.detach()
     return checked
 

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from nudging._measures.numbers import make_dataset
 from nudging._replay.setup import choose_blocks
-from resonance_toolkit import check_whole, find_layers, preserving_rng, provenance, spread
+from resonance_toolkit import (
+    all_accelerators,
+    check_whole,
+    find_layers,
+    preserving_rng,
+    provenance,
+    seed_generators,
+    spread,
+)
 
 
 def depth_utility(
@@ -66,7 +74,7 @@ def depth_utility(
     checked_seeds = [check_whole("seeds", seed, at_least=0) for seed in seeds]
 
     # One network only to find the blocks, before hours of training are spent.
-    with preserving_rng():
+    with preserving_rng(all_accelerators()):
         model = build()
     if not isinstance(model, nn.Module):
         raise TypeError(f"`build`: expected to make a module, got {type(model).__name__}")
@@ -124,9 +132,9 @@ class _Recipe:
 
     def run(self, task: _Task) -> float:
         # Training may draw on any of them.
-        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        devices = all_accelerators()
         with preserving_rng(devices):
-            torch.manual_seed(task.seed)
+            seed_generators(task.seed, devices)
             model = self.build()
 
             modules = list(find_layers(model, self.blocks, argument="blocks").values())
@@ -137,7 +145,7 @@ class _Recipe:
                 parameter.requires_grad_(False)
 
             # Again, so that training draws the same numbers whatever building has drawn.
-            torch.manual_seed(task.seed)
+            seed_generators(task.seed, devices)
             self.train(model)
 
             if any(map(_has_moved, frozen, values_before)):

@@ -53,8 +53,8 @@ def drift(
     # A layer with several parameters counts them as one vector: squares add up.
     squared_norms: dict[str, list[float]] = {}
     for name in names:
-        start = tensors_before[name].double().cpu()
-        end = tensors_after[name].double().cpu()
+        start = tensors_before[name].cpu().double()
+        end = tensors_after[name].cpu().double()
         layer = name.rpartition(".")[0]
 
         total = squared_norms.setdefault(layer, [0.0, 0.0])

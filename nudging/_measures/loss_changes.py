@@ -16,7 +16,9 @@ from nudging._measures.numbers import (
     layer_coordinate,
     make_dataset,
     normalise,
+    stack_blocks,
     standard_error,
+    subtract_losses,
 )
 from resonance_toolkit import check_choice, check_positive
 
@@ -44,8 +46,7 @@ class LossChanges:
         """Return changes of the loss, `(layer, eta, sample)`, and what belongs to them."""
         state = batch.state
 
-        # In double precision from here on: the difference of two losses loses digits.
-        losses_before = state.losses().double()
+        losses_before = state.losses()
         steps = {
             name: self._normalise(credit, state.positions(name)).to(state.hidden[name])
             for name, credit in batch.credit.items()
@@ -55,19 +56,19 @@ class LossChanges:
         for name in state.blocks:
             for eta in self.etas:
                 outputs = state.replay(name, state.hidden[name] - eta * steps[name])
-                changes.append(state.losses(outputs).double() - losses_before)
+                changes.append(subtract_losses(state.losses(outputs), losses_before))
         shape = (len(state.blocks), len(self.etas), len(state))
 
-        without_credit = [(credit.flatten(1) == 0).all(1).cpu() for credit in batch.credit.values()]
+        without_credit = [(credit.flatten(1) == 0).all(1) for credit in batch.credit.values()]
         values = {
             "change": torch.stack(changes).reshape(shape),
-            "has_no_credit": torch.stack(without_credit),
+            "has_no_credit": stack_blocks(without_credit),
             "loss": losses_before,
         }
         if self.first_order:
             # To first order, L(h - eta * s) - L(h) = -eta * <g, s>.
             slopes = inner_products(state.gradient(), steps)
-            values["predicted"] = -slopes[:, None] * slopes.new_tensor(self.etas)[:, None]
+            values["predicted"] = torch.stack([-slopes * eta for eta in self.etas], dim=1)
         return values
 
     def make_dataset(self, values: Mapping[str, Array], blocks: Sequence[str]) -> xr.Dataset:

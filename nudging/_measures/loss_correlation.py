@@ -10,8 +10,15 @@ import xarray as xr
 from torch import Tensor
 
 from nudging._measures.batches import ObservedBatch
-from nudging._measures.numbers import Array, layer_coordinate, make_dataset
+from nudging._measures.numbers import (
+    Array,
+    layer_coordinate,
+    make_dataset,
+    stack_blocks,
+    subtract_losses,
+)
 from nudging._replay.draws import draw_directions
+from resonance_toolkit import widest_float
 
 # Variances are taken of numbers scaled to at most 1 in size. Below this (the square of 1e-12, which
 # is some thousand roundings) they are nothing but rounding, and there is no correlation.
@@ -37,8 +44,7 @@ class LossCorrelation:
         """Return predicted and true changes, `(layer, direction, sample)`."""
         state = batch.state
 
-        # In double precision from here on: the difference of two losses loses digits.
-        losses_before = state.losses().double()
+        losses_before = state.losses()
         predicted_changes = []
         true_changes = []
 
@@ -50,14 +56,15 @@ class LossCorrelation:
                 step = self.epsilon * unit_rows.reshape(direction.shape)
 
                 # To first order, L(h + v) - L(h) = <g, v>; a credit stands for g.
-                predicted = (batch.credit[name] * step.double()).flatten(1).sum(1)
-                losses_after = state.losses(state.replay(name, hidden + step)).double()
-                predicted_changes.append(predicted.cpu())
-                true_changes.append(losses_after - losses_before)
+                wide_step = step.to(widest_float(step.device))
+                predicted = (batch.credit[name] * wide_step).flatten(1).sum(1)
+                losses_after = state.losses(state.replay(name, hidden + step))
+                predicted_changes.append(predicted)
+                true_changes.append(subtract_losses(losses_after, losses_before))
 
         shape = (len(state.blocks), self.n_directions, len(state))
         return {
-            "predicted": torch.stack(predicted_changes).reshape(shape),
+            "predicted": stack_blocks(predicted_changes).reshape(shape),
             "true": torch.stack(true_changes).reshape(shape),
         }
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nudging._replay.padding import zero_padding
 from nudging._replay.state import State
+from resonance_toolkit import widest_float
 
 Array: TypeAlias = NDArray[np.float64]
 Attributes: TypeAlias = dict[str, str | int | float]
@@ -23,11 +24,11 @@ Attributes: TypeAlias = dict[str, str | int | float]
 def concatenate_batches(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Array]:
     """Join the numbers of all batches along the last axis, the samples.
 
-    Numbers by position, `(position, feature, ...)`, are filled up with zeros at the end, as if all
-    texts had been padded to one length.
+    They are on the CPU already. Numbers by position, `(position, feature, ...)`, are filled up with
+    zeros at the end, as if all texts had been padded to one length.
     """
     return {
-        name: torch.cat(_fill_up([part[name].double().cpu() for part in parts]), -1).numpy()
+        name: torch.cat(_fill_up([part[name].double() for part in parts]), -1).numpy()
         for name in parts[0]
     }
 
@@ -42,9 +43,8 @@ def norms(tensors: Mapping[str, Tensor]) -> Tensor:
     lengths = []
     for tensor in tensors.values():
         rows, largest = _divide_by_largest(tensor)
-        # On the CPU: blocks may be on different devices.
-        lengths.append((largest[:, 0] * rows.norm(dim=1)).cpu())
-    return torch.stack(lengths)
+        lengths.append(largest[:, 0] * rows.norm(dim=1))
+    return stack_blocks(lengths)
 
 
 def normalise(
@@ -70,7 +70,17 @@ def normalise(
 def inner_products(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
     """Return the inner products of each sample's tensors, `(layer, sample)`."""
     pairs = zip(left.values(), right.values(), strict=True)
-    return torch.stack([(a.double() * b.double()).flatten(1).sum(1).cpu() for a, b in pairs])
+    return stack_blocks([(_widen(a) * _widen(b)).flatten(1).sum(1) for a, b in pairs])
+
+
+def stack_blocks(rows: Sequence[Tensor]) -> Tensor:
+    """Stack what was measured of each block, `(layer, ...)`; blocks may be on several devices."""
+    return torch.stack([row.to(rows[0].device) for row in rows])
+
+
+def subtract_losses(after: Tensor, before: Tensor) -> Tensor:
+    """Return `after - before`, in double precision where there is one: it loses digits."""
+    return _widen(after) - _widen(before)
 
 
 def standard_error(values: Array) -> Array:
@@ -137,11 +147,16 @@ def _count_numbers(rows: Tensor, positions: Tensor | None) -> Tensor | int:
     return (positions.sum(1, keepdim=True) * width).to(rows)
 
 
+def _widen(tensor: Tensor) -> Tensor:
+    """Return it in double precision, where its device has that."""
+    return tensor.to(widest_float(tensor.device))
+
+
 def _divide_by_largest(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Return each sample's numbers over the largest of them, and that one.
 
     Tiny and huge numbers have no squares, even in double precision.
     """
-    rows = tensor.double().flatten(1)
+    rows = _widen(tensor).flatten(1)
     largest = rows.abs().amax(1, keepdim=True)
     return rows / torch.where(largest > 0, largest, 1.0), largest

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,12 +48,13 @@ def draw_directions(
 
 def _draw_row(shape: torch.Size, counts: Tensor | None, generator: torch.Generator) -> Tensor:
     # In double precision on the CPU, so that every device and dtype gets the same direction.
+    on_cpu: Any = {"dtype": torch.float64, "device": "cpu"}
     if counts is None:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
+        return torch.randn(shape, generator=generator, **on_cpu)
 
-    row = torch.zeros(shape, dtype=torch.float64)
+    row = torch.zeros(shape, **on_cpu)
     counted_shape = (int(counts.sum()), *shape[1:])
-    row[counts] = torch.randn(counted_shape, generator=generator, dtype=torch.float64)
+    row[counts] = torch.randn(counted_shape, generator=generator, **on_cpu)
     return row
 
 

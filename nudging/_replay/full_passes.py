@@ -46,7 +46,7 @@ def reason_for_full_passes(state: State) -> str:
 
     generator = torch.Generator().manual_seed(0)
     for name, hidden in by_replay.hidden.items():
-        noise = torch.randn(hidden.shape, generator=generator).to(hidden)
+        noise = torch.randn(hidden.shape, generator=generator, device="cpu").to(hidden)
         changed = hidden + _TRIAL_STEP * (hidden.abs().mean() or 1.0) * noise
 
         replayed_losses = by_replay.losses(by_replay.replay(name, changed))

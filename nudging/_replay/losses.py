@@ -43,6 +43,8 @@ class MeanOfSample:
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """Return the loss of each sample, `(sample,)`."""
         logits = logits_of(outputs)
+        if isinstance(targets, Tensor):
+            targets = targets.to(logits.device)  # a model may be spread over several
         if self.ignored_target is not None and not targets.is_floating_point():
             logits, targets = _bring_class_axis_second(logits, targets)
 

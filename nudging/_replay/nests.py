@@ -68,4 +68,6 @@ def replace_logits(outputs: Any, logits: Tensor) -> Any:
 
 def pick_samples(nest: Any, rows: Tensor) -> Any:
     """Pick samples, by number, from every tensor that has samples."""
-    return tree_map_only(Tensor, lambda leaf: leaf[rows] if leaf.dim() else leaf, nest)
+    return tree_map_only(
+        Tensor, lambda leaf: leaf[rows.to(leaf.device)] if leaf.dim() else leaf, nest
+    )

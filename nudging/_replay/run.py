@@ -19,10 +19,10 @@ from nudging._replay.setup import Setup
 from resonance_toolkit import (
     call_model,
     count_samples,
-    device_of,
     evaluating,
     preserving_rng,
     sample_tensor,
+    seed_generators,
 )
 
 # Sees the first tensor of a block's output (see `sample_tensor`), or None if it has none; what it
@@ -48,19 +48,18 @@ def run(
         hooks_also_first: Call the output hooks before all others of a module, too.
     """
     model = setup.model
-    device = device_of(model)
     n_samples = count_samples(inputs)
 
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         stack.enter_context(_switching_off("grad_checkpointing", model.modules()))  # timm's
         stack.enter_context(_switching_off("use_nested_tensor", setup.encoders))  # torch's
-        stack.enter_context(preserving_rng([device]))
+        stack.enter_context(preserving_rng(setup.devices))
         if setup.has_compiled_parts:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
 
         # A model that draws noise draws the same in every pass.
-        _seed(device)
+        seed_generators(0, setup.devices)
         if interception is not None:
             stack.enter_context(interception)
 
@@ -106,13 +105,6 @@ def _switching_off(switch: str, modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for attributes in switched_on:
             attributes[switch] = True
-
-
-def _seed(device: torch.device) -> None:
-    # Not `torch.manual_seed`, which is slow, and seeds devices that nobody asked about.
-    torch.default_generator.manual_seed(0)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(0)
 
 
 def _as_forward_hook(output_hook: OutputHook, n_samples: int) -> Callable[..., Any]:

@@ -1,14 +1,16 @@
 """What stays the same from batch to batch: the model, its blocks, the loss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from resonance_toolkit import (
     Blocks,
     Loss,
     check_module,
+    devices_of,
     find_blocks,
     find_layers,
     is_compiled,
@@ -34,6 +36,7 @@ class Setup:
         encoders: Those of torch with blocks inside, which may pass nested tensors from one to the
             next.
         may_leave_out: Whether blocks that cannot be nudged are left out, not refused.
+        devices: Where the model is.
         tensors: Parameters and buffers to run with, in another precision; None for its own.
     """
 
@@ -43,6 +46,7 @@ class Setup:
     has_compiled_parts: bool
     encoders: tuple[nn.Module, ...] = ()
     may_leave_out: bool = False
+    devices: Set[torch.device] = frozenset()
     tensors: Mapping[str, Tensor] | None = None
 
     def keep_blocks(self, names: Sequence[str]) -> "Setup":
@@ -85,6 +89,7 @@ def make_setup(model: nn.Module, modules: Blocks, loss: Loss) -> Setup:
         has_compiled_parts,
         _encoders_of(inner_model, modules),
         may_leave_out,
+        devices_of(inner_model),
     )
 
 

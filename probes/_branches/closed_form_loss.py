@@ -6,6 +6,7 @@ that over a Gaussian: known for the second, by quadrature for the third.
 """
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,9 @@ class _GaussianMean(torch.autograd.Function):
 
         # The nodes reach to 9 standard deviations, or, for a large scale, to where g has died out.
         stretch = _LAST_DEVIATION / (1 + (scale * (_LAST_DEVIATION / _LAST_LOGIT)) ** 2).sqrt()
-        x = torch.as_tensor(_NODES, dtype=variance.dtype, device=variance.device) * stretch
-        weight = torch.as_tensor(_WEIGHTS, dtype=variance.dtype, device=variance.device) * stretch
+        nodes, weights = _quadrature_on(variance.dtype, variance.device)
+        x = nodes * stretch
+        weight = weights * stretch
 
         # The mean of an even function is twice its half-line integral: 2 / sqrt(2 pi).
         density = torch.exp(-x * x / 2) * math.sqrt(2 / math.pi)
@@ -130,6 +132,26 @@ class _GaussianMean(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (variance,) = ctx.saved_tensors
         return upstream * _GaussianMean.apply(variance, ctx.order + 1) / 2, None
+
+
+def _quadrature_on(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights on a device, where they stay: sending them waits for it."""
+    # Within a transform of functorch, or under a mode that replaces tensors (fake ones, say), what
+    # is made belongs to it, and is of no use afterwards.
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    if is_transformed or torch._C._len_torch_dispatch_stack():
+        return _make_quadrature(dtype, device)
+    return _kept_quadrature(dtype, device)
+
+
+def _make_quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    # Not as tensors of an inference mode that may be on: no graph could keep them later.
+    with torch.inference_mode(False):
+        nodes = torch.as_tensor(_NODES, dtype=dtype, device=device)
+        return nodes, torch.as_tensor(_WEIGHTS, dtype=dtype, device=device)
+
+
+_kept_quadrature = lru_cache(_make_quadrature)
 
 
 def _remainder(z: Tensor) -> Tensor:

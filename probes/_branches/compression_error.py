@@ -6,7 +6,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import xarray as xr
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from probes._branches.branches import Branches
@@ -14,7 +13,7 @@ from probes._branches.closed_form_loss import compressed_loss
 from probes._branches.exact_loss import exact_loss
 from probes._branches.rows import LayerFeatures
 from probes._branches.targets import Targets
-from resonance_toolkit import provenance
+from resonance_toolkit import provenance, to_host
 
 
 def compression_error(
@@ -38,8 +37,9 @@ def compression_error(
         cosines.append(F.cosine_similarity(exact, closed, dim=-1))
         relative_errors.append((exact - closed).norm(dim=-1) / exact.norm(dim=-1))
 
-    cosine = _as_array(torch.stack(cosines))
-    relative_error = _as_array(torch.stack(relative_errors))
+    on_host = [values.double().numpy() for values in to_host([*cosines, *relative_errors])]
+    cosine = np.stack(on_host[: len(cosines)])
+    relative_error = np.stack(on_host[len(cosines) :])
 
     n_samples = len(targets.values)
     dims = ("layer", "sample")
@@ -77,7 +77,7 @@ def _gradients(
 
     # Some branches at a time: all of them at once may not fit into memory.
     exact_gradient = torch.zeros_like(h)
-    gram = torch.zeros(branches.width, branches.width).to(h)
+    gram = h.new_zeros(branches.width, branches.width)
     for chunk in branches.static_chunks():
         weights = chunk.to(h)
         gram += torch.einsum("kcd,kce->de", weights, weights)
@@ -90,8 +90,3 @@ def _gradients(
     )
     closed_gradient = torch.autograd.grad(closed_loss, h)[0]
     return exact_gradient.flatten(1), closed_gradient.flatten(1)
-
-
-def _as_array(values: Tensor) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = values.detach().double().cpu().numpy()
-    return array

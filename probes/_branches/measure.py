@@ -16,7 +16,7 @@ from probes._branches.branches import Branches, BranchLoss, Settings
 from probes._branches.potentials import LossName
 from probes._branches.rows import LayerFeatures
 from probes._branches.targets import Targets, as_distribution
-from resonance_toolkit import ignore_index_of
+from resonance_toolkit import ignore_index_of, widest_float
 
 # Elements of the logits `(branch, row, class)` that are made at once: 64 MB in single precision.
 _MOST_LOGITS = 2**24
@@ -67,7 +67,8 @@ def rows_of_pass(
     for name, layer_branches in branches.items():
         layer = features[name]
         device, precision = layer_branches.summed.device, layer_branches.precision
-        rows[name] = [layer.rows(call.to(device, precision), targets) for call in layer.calls]
+        calls = [layer.rows(call.to(device, precision), targets) for call in layer.calls]
+        rows[name] = [(layer_branches.as_inputs(x), row_targets) for x, row_targets in calls]
     return rows
 
 
@@ -165,6 +166,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
         "init": settings.init,
         "method": settings.method,
         "seed": settings.seed,
+        **({"listen_only": True} if settings.listen_only else {}),
     }
 
 
@@ -185,7 +187,7 @@ def _measure_layer(
         ]
         measures.append(torch.cat(chunks, dim=1))
 
-    loss, accuracy = torch.stack(measures).mean(0).double().cpu().numpy()
+    loss, accuracy = torch.stack(measures).mean(0).cpu().double().numpy()
     return loss, accuracy, n_rows, mass
 
 
@@ -200,7 +202,7 @@ def _mass(loss: LossName | BranchLoss, row_targets: Tensor) -> float:
     weight = keywords.get("weight", getattr(loss, "weight", None))
     if weight is None:
         return float(len(classes))
-    return float(weight.detach()[classes.to(weight.device)].double().sum())
+    return float(weight.detach()[classes.to(weight.device)].cpu().double().sum())
 
 
 def _measure_branches(
@@ -218,7 +220,7 @@ def _measure_branches(
     if len(rows) <= rows_at_once:
         return _measure_chunk(rows, row_targets, weights, settings)
 
-    total = rows.new_zeros(2, n_branches, dtype=torch.float64)
+    total = rows.new_zeros(2, n_branches, dtype=widest_float(rows.device))
     row_chunks = zip(rows.split(rows_at_once), row_targets.split(rows_at_once), strict=True)
     for some_rows, some_targets in row_chunks:
         total += _measure_chunk(some_rows, some_targets, weights, settings) * len(some_rows)

@@ -23,6 +23,7 @@ from resonance_toolkit import (
     check_not_negative,
     check_whole,
     device_of,
+    devices_of,
     evaluating,
     preserving_rng,
     provenance,
@@ -140,7 +141,7 @@ def generate(
     check_not_negative("temperature", temperature)
 
     device = device_of(model)
-    with preserving_rng([device]), evaluating(model):
+    with preserving_rng(devices_of(model)), evaluating(model):
         flops, vocabulary = count_flops(decoder, device)
         prompt_ids, follow_ids = check_texts(prompt, follow, tokens, vocabulary)
         exits = find_early_exits(unwrap(model), layers)
@@ -152,7 +153,9 @@ def generate(
 
         # All draws beforehand, so that they do not depend on where tokens leave.
         generator = torch.Generator().manual_seed(seed)
-        draws = torch.rand(n_samples, tokens, generator=generator, dtype=torch.float64)
+        draws = torch.rand(
+            n_samples, tokens, generator=generator, dtype=torch.float64, device="cpu"
+        )
 
         sequences = []
         for row in tqdm(range(n_samples), unit="sample", disable=None):

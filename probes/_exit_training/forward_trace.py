@@ -235,12 +235,12 @@ def _guess_inputs(root: nn.Module) -> Iterator[Tensor]:
 
     if isinstance(first_module, nn.Embedding):
         shape = (2, _GUESSED_TOKENS)
-        ids = torch.randint(first_module.num_embeddings, shape, generator=generator)
+        ids = torch.randint(first_module.num_embeddings, shape, generator=generator, device="cpu")
         yield ids.to(device_of(root))
 
     for zeros in likely_inputs(root):
         # Noise, not zeros: equal positions would not tell a mean from a first token.
-        yield torch.randn(zeros.shape, generator=generator).to(zeros)
+        yield torch.randn(zeros.shape, generator=generator, device="cpu").to(zeros)
 
 
 def _without_number(name: str) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from probes._exit_training.forward_trace import ForwardTrace
 from probes._exit_training.head import POOLING_BETWEEN_MODULES, Head, Step, has_parameters
-from resonance_toolkit import evaluating, preserving_rng
+from resonance_toolkit import devices_of, evaluating, preserving_rng
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def trace_model_head(root: nn.Module, forward_trace: ForwardTrace) -> Head:
     # Something done in place, or a layer of several outputs, would have deceived the search: the
     # path must give the logits.
     try:
-        with evaluating(root), preserving_rng():
+        with evaluating(root), preserving_rng(devices_of(root)):
             recomputed = head(root, forward_trace.hidden[last_layer])
     except Exception as error:  # the user's modules: any failure means that they are not the path
         raise ValueError(_untraceable_message(forward_trace, steps)) from error

@@ -12,7 +12,7 @@ from probes._exit_training.model_head import trace_model_head
 from probes._model.distributed import check_mates
 from probes._model.failed_pass import describe_error, failing_line
 from probes._model.pooling import LayerOutput, resolve_pool
-from resonance_toolkit import check_choice, evaluating, preserving_rng
+from resonance_toolkit import check_choice, devices_of, evaluating, preserving_rng
 
 HeadOption = Literal["model", "own"] | Callable[[Tensor], Tensor]
 NormOption = Literal["auto"] | Callable[[Tensor], Tensor] | None
@@ -98,7 +98,7 @@ def _head_to_features(head: Head, root: nn.Module, forward_trace: ForwardTrace, 
 
 @torch.no_grad()
 def _try_head(head: Head, root: nn.Module, hidden: Tensor) -> Tensor:
-    with evaluating(root), preserving_rng():
+    with evaluating(root), preserving_rng(devices_of(root)):
         return head(root, hidden)
 
 
@@ -109,7 +109,8 @@ def _new_linear_head(features: Tensor, logits: Tensor, seed: int) -> nn.Module:
     # From the seed alone, and the same on every device: as `nn.Linear` draws its weight, uniformly
     # between -1 / sqrt(width) and 1 / sqrt(width). The bias starts at zero.
     head: nn.Linear = nn.utils.skip_init(nn.Linear, width, n_classes)
-    uniform = torch.rand(n_classes, width, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(n_classes, width, generator=generator, device="cpu")
     with torch.no_grad():
         head.weight.copy_((2 * uniform - 1) / width**0.5)
         head.bias.zero_()

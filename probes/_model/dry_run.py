@@ -22,6 +22,7 @@ from probes._model.likely_inputs import guess_inputs
 from probes._model.without_fastpath import without_fastpath
 from resonance_toolkit import (
     call_model,
+    devices_of,
     evaluating,
     first_tensor,
     is_sharded,
@@ -58,7 +59,7 @@ def dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> Forwa
     if not sharded:
         for candidate in inputs:
             try:
-                with preserving_rng():
+                with preserving_rng(devices_of(root)):
                     return _run_copy_without_data(root, layers, candidate)
             except Exception as error:  # any model may fail in any way on a guessed input
                 first_error = first_error or error

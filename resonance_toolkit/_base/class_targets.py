@@ -8,13 +8,16 @@ from resonance_toolkit._base.language_models import IGNORED_TARGET
 
 def extreme_classes(pieces: list[Tensor], ignored: int = IGNORED_TARGET) -> tuple[int, int]:
     """Find the smallest class (0 or below) and the largest (0 or above) among those that count."""
-    smallest, largest = 0, 0
-    for piece in pieces:
-        counted = piece[piece != ignored]
-        if counted.numel():
-            low, high = (int(extreme) for extreme in torch.aminmax(counted.long()))
-            smallest, largest = min(smallest, low), max(largest, high)
-    return smallest, largest
+    # What does not count stands as a 0, and all pieces are looked at in one go: on an accelerator
+    # each look, and each choice of elements, waits for it.
+    counted = [piece.long().masked_fill(piece == ignored, 0) for piece in pieces if piece.numel()]
+    if not counted:
+        return 0, 0
+
+    device = counted[0].device
+    extremes = torch.stack([torch.stack(piece.aminmax()).to(device) for piece in counted])
+    smallest, largest = torch.stack([extremes.min(), extremes.max()]).tolist()
+    return min(smallest, 0), max(largest, 0)
 
 
 def class_out_of_range(

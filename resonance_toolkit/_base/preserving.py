@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +100,11 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
             for tensor, storage, copy in zip(tensors, storages, copies, strict=False):
                 if tensor.dtype != storage.dtype or tensor.data_ptr() != storage.data_ptr():
                     tensor.data = storage
-                if not _same_bits(storage, copy):
+
+                # On an accelerator the question would wait for the device; the answer is not needed
+                # there, but where several elements share their memory, which refuses to be written.
+                is_written_unasked = storage.device.type != "cpu" and storage.is_contiguous()
+                if is_written_unasked or not _same_bits(storage, copy):
                     storage.copy_(copy)
 
             for parameter, gradient, flag in zip(
@@ -141,6 +146,35 @@ def preserving_rng(devices: Iterable[torch.device] = ()) -> Iterator[None]:
         finally:
             random.setstate(python_state)
             np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def seed_generators(seed: int, devices: Iterable[torch.device] = ()) -> None:
+    """Seed torch's global generators of the CPU and of some devices.
+
+    Not `torch.manual_seed`, which seeds every accelerator of the machine: a guard that gives back
+    what was used would have to know them all. Call it inside `preserving_rng` of the same devices.
+
+    Args:
+        seed: As for `torch.manual_seed`; each generator then gives the numbers that it would give.
+        devices: Whose generators are meant, beside the CPU's.
+
+    Examples:
+        >>> with preserving_rng():
+        ...     seed_generators(0)
+        ...     torch.rand(2)
+        tensor([0.4963, 0.7682])
+    """
+    torch.default_generator.manual_seed(seed)
+
+    for device in devices:
+        if device.type in ("cpu", "meta"):
+            continue
+
+        # Where there can be several devices of a kind, its module seeds the current one.
+        module: Any = torch.get_device_module(device)
+        has_several = hasattr(module, "device")
+        with module.device(device) if has_several else nullcontext():
+            module.manual_seed(seed)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

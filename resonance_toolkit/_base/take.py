@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map, tree_map_only, tree_structure
 
 from resonance_toolkit._base.checks import check_whole
+from resonance_toolkit._base.devices import device_of, devices_of
 from resonance_toolkit._base.facts import count_samples
 from resonance_toolkit._base.forms import Batch, Batches, check_finite_targets, tensors_in
-from resonance_toolkit._base.preserving import preserving_rng
+from resonance_toolkit._base.preserving import preserving_rng, seed_generators
 from resonance_toolkit._base.showing import warn_user
 from resonance_toolkit._base.sources import Request, draw_batches
 
@@ -88,6 +89,7 @@ def take(
     """
     if samples is not None:
         check_whole("samples", samples)
+    seed = check_whole("seed", seed, at_least=None)
     if batch_size is not None:
         check_whole("batch_size", batch_size)
 
@@ -99,11 +101,12 @@ def take(
         model=model,
         has_loss=has_loss,
     )
-    with preserving_rng(), _preserving_generators(data):
+    devices = set() if model is None else devices_of(model)
+    with preserving_rng(devices), _preserving_generators(data):
         # Augmentation may draw from any of the three.
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        torch.manual_seed(seed)
+        seed_generators(seed, devices)
         pieces = _join_alike(draw_batches(data, request), samples)
     if needs_targets:
         check_finite_targets(pieces)
@@ -121,17 +124,6 @@ def take(
             )
         pieces = [_map_tensors(lambda tensor: tensor.to(device), piece) for piece in pieces]
     return [batch for piece in pieces for batch in _cut(piece, batch_size)]
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where a model's first parameter (or buffer) is; the CPU if it has none.
-
-    Examples:
-        >>> device_of(nn.Linear(1, 1))
-        device(type='cpu')
-    """
-    tensors = chain(model.parameters(), model.buffers())
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def _join_alike(batches: Iterable[Batch], samples: int | None) -> list[Batch]:

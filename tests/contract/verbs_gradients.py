@@ -3,10 +3,10 @@
 import tempfile
 from pathlib import Path
 
-import torch
 import torch.nn.functional as F
 
 import gradients
+from resonance_toolkit import devices_of, preserving_rng, seed_generators
 
 
 def _losses(model, x, y):
@@ -18,17 +18,15 @@ def _trace(model, data, **options):
     """Training changes a model on purpose: what the trace adds must not stay."""
     x, y = data
     grads = {p: p.grad for p in model.parameters()}
-    state = torch.get_rng_state()
     try:
         for p in model.parameters():
             p.grad = None
-        torch.manual_seed(0)
-        with gradients.Trace(model, 2, **options) as trace:
+        with preserving_rng(devices_of(model)), gradients.Trace(model, 2, **options) as trace:
+            seed_generators(0, devices_of(model))
             for _ in range(3):
                 trace.backward(*_losses(model, x, y)[:2])
         return trace.to_dataset()
     finally:
-        torch.set_rng_state(state)
         for p, grad in grads.items():
             p.grad = grad
 

@@ -13,7 +13,8 @@ def another(model):
     generator = torch.Generator().manual_seed(0)
     for tensor in moved.values():
         if tensor.is_floating_point():
-            tensor.mul_(1 + 0.1 * torch.rand(tensor.shape, generator=generator))
+            noise = torch.rand(tensor.shape, generator=generator)
+            tensor.mul_(1 + 0.1 * noise.to(tensor.device))
     return moved
 
 

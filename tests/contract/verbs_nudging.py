@@ -16,7 +16,7 @@ def _credit_of_logits(outputs, targets):
 
 def _without_some_targets(data):
     x, y = data
-    return x, y.index_fill(0, torch.tensor([0, 3]), -100)
+    return x, y.index_fill(0, torch.tensor([0, 3], device=y.device), -100)
 
 
 def _train(model, x, y):
@@ -67,7 +67,7 @@ VERBS = {
         model, data, nudging.backprop(), samples=12, batch_size=5
     ),
     "nudging.nudge positionals": lambda model, data: nudging.nudge(
-        model, ((data[0].numpy(),), data[1].int()), nudging.backprop(), "blocks.*", samples=12
+        model, ((data[0].cpu().numpy(),), data[1].int()), nudging.backprop(), "blocks.*", samples=12
     ),
     "nudging.nudge uncounted": lambda model, data: nudging.nudge(
         model, _without_some_targets(data), nudging.backprop(), "blocks.*", batch_size=5

@@ -18,7 +18,7 @@ class Averager(nn.Module):
         return self.table(ids) + self.places(positions)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.embed(ids, torch.arange(ids.shape[1]))
+        x = self.embed(ids, torch.arange(ids.shape[1], device=ids.device))
         for layer in self.layers:
             x = layer(x)
         return self.head(x)
@@ -39,7 +39,7 @@ class Averaging(nn.Module):
         return (self.mix(x),)
 
     def attend(self, x: Tensor, positions: Tensor, mixed: Tensor) -> Tensor:
-        counts = torch.arange(1, mixed.shape[1] + 1)[:, None]
+        counts = torch.arange(1, mixed.shape[1] + 1, device=mixed.device)[:, None]
         running_mean = mixed.cumsum(1) / counts
         return x + torch.tanh(self.turn(x) + running_mean[:, -x.shape[1] :])
 
@@ -48,7 +48,7 @@ def decoding(classifier: nn.Module, images: Tensor) -> nn.Module:
     """A language model whose four tokens are pictures that a classifier sees."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Averager(vocabulary=4, width=4, depth=2)
+        model = Averager(vocabulary=4, width=4, depth=2).to(images.device)
 
     model.classifier = classifier
     model.embed = lambda ids, positions: classifier(images[ids[0]])[None]

@@ -44,11 +44,17 @@ def _of_modules(model: nn.Module) -> dict[str, Any]:
 def _of_process() -> dict[str, Any]:
     return {
         "torch": _bytes(torch.get_rng_state()),
+        "accelerator": _bytes(_accelerator_state()),
         "numpy": str(np.random.get_state()[1].tobytes()),  # noqa: NPY002
         "python": random.getstate(),
         "grad_mode": torch.is_grad_enabled(),
         "default_dtype": torch.get_default_dtype(),
     }
+
+
+def _accelerator_state() -> torch.Tensor | None:
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else torch.get_device_module(device).get_rng_state()
 
 
 def _bytes(tensor: torch.Tensor | None) -> bytes | None:

@@ -1,0 +1,1 @@
+"""The verbs on an accelerator: a simulated one, which shares memory and arithmetic with the CPU."""

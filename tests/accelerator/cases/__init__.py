@@ -1,0 +1,1 @@
+"""Tests that need the simulated device: run by `test_accelerator.py`, in processes of their own."""
