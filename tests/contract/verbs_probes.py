@@ -32,6 +32,11 @@ def _evaluate_positions(model, data):
         return probe.evaluate({"x": x, "labels": pixels}, batch_size=9)
 
 
+def _fit(model, data):
+    with probes.attach(model, LAYERS, sample=data[0], listen_only=True) as probe:
+        return probe.fit(data, samples=20, batch_size=9)
+
+
 def _compression_error(model, data):
     with probes.attach(model, LAYERS, n=3, sample=data[0]) as probe:
         return probe.compression_error(*data)
@@ -71,6 +76,7 @@ VERBS = {
     "probes.measure": _measure,
     "probes.evaluate": _evaluate,
     "probes.evaluate of positions": _evaluate_positions,
+    "probes.Probe.fit": _fit,
     "probes.compression_error": _compression_error,
     "probes.similarity": lambda model, data: probes.similarity(
         model, model.state_dict(), data, layers=LAYERS, batch_size=12
