@@ -14,6 +14,7 @@ from gradients._plots.layers import plot_layers
 from gradients._plots.trace import plot_trace
 from gradients._read_trace import read_trace
 from gradients._regroup import regroup
+from gradients._reweight import reweight
 from gradients._summarise import summarise
 from gradients._trace import Trace
 
@@ -29,6 +30,7 @@ __all__ = [
     # What was recorded
     "read_trace",
     "regroup",
+    "reweight",
     "summarise",
     "summarize",
     # Pictures

@@ -61,5 +61,9 @@ VERBS = {
     "gradients.regroup": lambda model, data: gradients.regroup(
         _trace(model, data), {"early": ["stem", "norm"], "late": ["blocks", "head"]}
     ),
+    "gradients.reweight": lambda model, data: gradients.reweight(_trace(model, data), "mean"),
+    "gradients.reweight (layer)": lambda model, data: gradients.reweight(
+        _trace(model, data), lambda gramian: gramian.diagonal() ** -0.5, by="layer"
+    ),
     "gradients.summarise": lambda model, data: gradients.summarise(_trace(model, data)),
 }
