@@ -23,12 +23,9 @@ class Translator(nn.Module):
         self.axis = axis
 
         # Trained in float32 at least, as heads are.
-        placement = {
-            "dtype": torch.promote_types(template.dtype, torch.float32),
-            "device": template.device,
-        }
-        self.weight = nn.Parameter(torch.zeros(width, width, **placement))
-        self.bias = nn.Parameter(torch.zeros(width, **placement))
+        dtype = torch.promote_types(template.dtype, torch.float32)
+        self.weight = nn.Parameter(torch.zeros(width, width, dtype=dtype, device=template.device))
+        self.bias = nn.Parameter(torch.zeros(width, dtype=dtype, device=template.device))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Translate `hidden`, and give it back in its own precision."""
