@@ -36,7 +36,7 @@ def check_noise(noise: object) -> None:
         raise TypeError(f"`noise`: expected True or False, got {noise!r}")
 
 
-def check_confidence(confidence: object) -> None:
+def check_confidence(confidence: float) -> None:
     """Raise a ValueError unless it is a share between 0 and 1."""
     if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise ValueError(f"`confidence`: expected a number between 0 and 1, got {confidence!r}")

@@ -101,17 +101,17 @@ def noise_scale(
 
     variables: dict[str, Any] = {}
     for suffix in ("", "_total"):
-        pair = (squared_norm, noise)
+        pair = [squared_norm, noise]
         if suffix:
-            pair = tuple(part.sum("layer", skipna=True, min_count=1) for part in pair)
-        columns = _estimate(*(part.values for part in pair), resamples, confidence, seed)
+            pair = [part.sum("layer", skipna=True, min_count=1) for part in pair]
+        columns = _estimate(pair[0].values, pair[1].values, resamples, confidence, seed)
         for name, numbers in columns.items():
             base, _, end = name.partition("/")
-            attributes = {"long_name": _TEXTS[base] + (f", {end} end" if end else "")}
+            description = {"long_name": _TEXTS[base] + (f", {end} end" if end else "")}
             if base == "noise_scale":
-                attributes["units"] = "samples"
+                description["units"] = "samples"
             key = base + suffix + {"lower": "_low", "upper": "_high", "": ""}[end]
-            variables[key] = xr.Variable(pair[0].dims[1:], numbers, attributes)
+            variables[key] = xr.Variable(pair[0].dims[1:], numbers, description)
 
     n_steps = squared_norm.notnull().sum("step").values
     variables["n_steps"] = xr.Variable(dims[1:], n_steps, {"long_name": "steps that count"})
