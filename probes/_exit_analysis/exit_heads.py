@@ -66,8 +66,8 @@ def resolve_exit_heads(
         trained = {name: partial(head.logits, name, root=root) for name in layers[:-1]}
         return ExitHeads(root, forward_trace, dict(trained)), "trained"
 
-    if head == "own":
-        raise ValueError("`head`: own heads are trained; give the Exits that hold them")
+    if head in ("own", "tuned"):
+        raise ValueError(f"`head`: {head} heads are trained; give the Exits that hold them")
 
     points, _ = resolve_heads(root, forward_trace, head, norm, seed=0)
     functions: dict[str, HeadFunction] = {

@@ -61,6 +61,17 @@ def _exit_losses(model, data):
         return exits.measure()
 
 
+def _exit_divergence(model, data):
+    def head(hidden):
+        return model.head(hidden.mean(1))
+
+    with probes.attach_exits(model, EXITS, head=head, sample=data[0]) as exits:
+        with preserving(model), evaluating(model), exits.listening():
+            model(data[0])
+            exits.divergence().backward()
+        return exits.measure()
+
+
 def _record(model, data):
     def head(hidden):
         return model.head(hidden.mean(1))
@@ -83,6 +94,7 @@ VERBS = {
     ),
     "probes.generate": _generate,
     "probes.Exits.measure": _exit_losses,
+    "probes.Exits.divergence": _exit_divergence,
     "probes.record_exits": _record,
     "probes.exits": _exits,
     "probes.route_exits": lambda model, data: probes.route_exits(_record(model, data)),
