@@ -230,10 +230,16 @@ def measure_curvature(args: argparse.Namespace) -> list[Goal]:
     print("\ncurvature")
     n_passes = compare_products(rounds=2 if args.quick else 35)
     n_products = count_products_of_eigenvalues()
+    speed_ups = compare_eigenvalues(rounds=1 if args.quick else 7)
+    print_critical_sharpness(rounds=2 if args.quick else 15)
 
     return [
         Goal("product with the Hessian: forward passes", n_passes, "at most", 3.0),
         Goal("top 5 to 1e-3, MLP on digits: products", n_products, "at most", 15.0),
+        *(
+            Goal(f"top 5 to 1e-3, whole call: times faster than {peer}", ratio, "at least", 1.0)
+            for peer, ratio in speed_ups.items()
+        ),
     ]
 
 
@@ -306,16 +312,76 @@ def count_products_of_eigenvalues() -> int:
     return n_products
 
 
+def compare_eigenvalues(rounds: int) -> dict[str, float]:
+    """How many times faster the five largest eigenvalues come than from each peer, whole calls."""
+    images, labels = networks.digits()
+    torch.manual_seed(0)
+    model = networks.paper_mlp(inputs=64)
+    networks.train(model, images, labels)
+    model.eval()
+    data = images[:N_SAMPLES].flatten(1), labels[:N_SAMPLES]
+
+    def ours() -> None:
+        landscape.curvature(
+            model, data, samples=None, k=5, tolerance=1e-3, trace_probes=0, density_runs=0
+        )
+
+    ways: dict[str, Callable[[], object]] = {"ours": ours}
+    for peer in (peers.pyhessian_eigenvalues, peers.curvlinops_eigenvalues):
+        with contextlib.suppress(ImportError):
+            ways[peer.__name__.partition("_")[0]] = peer(copy.deepcopy(model), data)
+
+    times = timing.interleaved(ways, rounds=rounds, warmup=1)
+    print("  five eigenvalues at both ends (peers: the largest) to 1e-3, MLP on digits")
+    for name in times:
+        if name != "ours":
+            print(f"    {name:12s} {timing.ratio(times, name, 'ours')}")
+    return {
+        name: statistics.median(times[name] / times["ours"]) for name in times if name != "ours"
+    }
+
+
+def print_critical_sharpness(rounds: int) -> None:
+    """Print what critical sharpness costs, in forward passes and beside the largest eigenvalue."""
+    data = networks.random_images(N_SAMPLES)
+    model = networks.paper_mlp().eval()
+
+    ways: dict[str, Callable[[], object]] = {
+        "forward": lambda: evaluate_loss(model, data),
+        "critical sharpness": lambda: landscape.critical_sharpness(model, data),
+        "largest eigenvalue": lambda: landscape.curvature(
+            model, data, k=1, trace_probes=0, density_runs=0
+        ),
+    }
+    times = timing.interleaved(ways, rounds=rounds, warmup=1)
+    print("  sharpness, MLP of the paper, in forward passes")
+    for name in times:
+        if name != "forward":
+            print(f"    {name:18s} {timing.ratio(times, name, 'forward')}")
+
+
 def measure_memory(_args: argparse.Namespace) -> list[Goal]:
-    """Peak memory of a grid beyond the model, in copies of the model."""
+    """Peak memory of a grid and of curvature beyond the model, in copies of the model."""
     model = nn.Sequential(*(nn.Linear(1000, 1000) for _ in range(24)))
     model_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     data = torch.randn(8, 1000), torch.randint(0, 10, (8,))
 
     peak = timing.peak_bytes(lambda: landscape.grid(model, data, samples=8, size=3))
 
-    # A hundredth for what is in use for a moment: activations, a quarter million numbers widened.
-    return [Goal("memory beyond the model: copies of it", peak / model_bytes, "at most", 2.02)]
+    curvature_peak = timing.peak_bytes(
+        lambda: landscape.curvature(model, data, samples=8, max_products=40, trace_probes=2)
+    )
+
+    return [
+        # A hundredth for what is in use for a moment: activations, numbers widened.
+        Goal("grid, memory beyond the model: copies of it", peak / model_bytes, "at most", 2.02),
+        Goal(
+            "curvature, memory beyond the model: copies of it",
+            curvature_peak / model_bytes,
+            "at most",
+            30.0,
+        ),
+    ]
 
 
 @torch.no_grad()

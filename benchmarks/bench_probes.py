@@ -60,6 +60,7 @@ def print_training_steps(rounds: int) -> None:
     print("  exact n=20                        ", ratio(times, "exact 20", "plain"), "(<= 1.06)")
     print("  compressed n=300                  ", ratio(times, "compressed", "plain"), "(<= 1.08)")
     print("  exact n=300                       ", ratio(times, "exact 300", "plain"))
+    print("  listening only, n=1               ", ratio(times, "listening", "plain"))
 
 
 def ways_to_make_losses() -> dict[str, Work]:
@@ -148,10 +149,13 @@ def training_steps() -> dict[str, Work]:
         "exact 20": training_step(images, labels, n=20, method="exact"),
         "compressed": training_step(images, labels, n=300, method="compressed"),
         "exact 300": training_step(images, labels, n=300, method="exact"),
+        "listening": training_step(images, labels, n=1, listen_only=True),
     }
 
 
-def training_step(images: Tensor, labels: Tensor, *, n: int, method: str = "exact") -> Work:
+def training_step(
+    images: Tensor, labels: Tensor, *, n: int, method: str = "exact", listen_only: bool = False
+) -> Work:
     """A step of AdamW with `n` branches at every block, or with none."""
     torch.manual_seed(0)
     model = vit6(CLASSES)
@@ -159,7 +163,7 @@ def training_step(images: Tensor, labels: Tensor, *, n: int, method: str = "exac
 
     probe = None
     if n:
-        probe = probes.attach(model, "blocks.*", n=n, method=method)
+        probe = probes.attach(model, "blocks.*", n=n, method=method, listen_only=listen_only)
         parameters += probe.parameters()
 
     optimizer = torch.optim.AdamW(parameters)

@@ -57,3 +57,31 @@ def curvlinops(model: nn.Module, data: Data) -> Callable[[], object]:
     )
     vector = torch.randn(operator.shape[1])
     return lambda: operator @ vector
+
+
+def pyhessian_eigenvalues(model: nn.Module, data: Data) -> Callable[[], object]:
+    """Pyhessian's five largest eigenvalues to 1e-3, by power iteration and deflation."""
+    from pyhessian import hessian
+
+    loss = nn.CrossEntropyLoss()
+    return lambda: hessian(model, loss, data=data, cuda=False).eigenvalues(
+        top_n=5, tol=1e-3, maxIter=1000
+    )
+
+
+def curvlinops_eigenvalues(model: nn.Module, data: Data) -> Callable[[], object]:
+    """The five largest eigenvalues of curvlinops' operator, to 1e-3, by scipy's ARPACK."""
+    from curvlinops import HessianLinearOperator
+    from scipy.sparse.linalg import eigsh
+
+    def compute() -> object:
+        operator = HessianLinearOperator(
+            model,
+            nn.CrossEntropyLoss(),
+            list(model.parameters()),
+            [data],
+            check_deterministic=False,
+        )
+        return eigsh(operator.to_scipy(), k=5, which="LA", tol=1e-3, return_eigenvectors=False)
+
+    return compute

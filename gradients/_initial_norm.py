@@ -19,6 +19,7 @@ from resonance_toolkit import (
     ClassLoss,
     DefaultLoss,
     Loss,
+    call_loss,
     call_model,
     check_module,
     check_no_nan,
@@ -211,7 +212,7 @@ class _BatchMean:
         self.__name__ = name
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
-        values: Tensor = self._loss(outputs, targets)
+        values: Tensor = call_loss(self._loss, outputs, targets)
         return values.mean()
 
 
@@ -228,7 +229,7 @@ class _MeanLoss:
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         if not isinstance(self._loss, DefaultLoss):
-            return self._loss(outputs, targets)
+            return call_loss(self._loss, outputs, targets)
 
         meaning = self._loss.settle_meaning(outputs, targets)
         self.targets = meaning

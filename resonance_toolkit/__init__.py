@@ -28,14 +28,6 @@ from resonance_toolkit._base.checks import (
     check_share,
     check_whole,
 )
-from resonance_toolkit._base.class_losses import ClassLoss, fit_class_loss
-from resonance_toolkit._base.default_loss import (
-    DefaultLoss,
-    align_classes,
-    default_loss,
-    leave_out_uncounted,
-    mean_over_positions,
-)
 from resonance_toolkit._base.devices import (
     all_accelerators,
     device_of,
@@ -80,7 +72,16 @@ from resonance_toolkit._base.language_models import (
     reads_class_token,
     shift_labels,
 )
-from resonance_toolkit._base.losses import (
+from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
+from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
+from resonance_toolkit._base.losses.default_loss import (
+    DefaultLoss,
+    align_classes,
+    default_loss,
+    leave_out_uncounted,
+    mean_over_positions,
+)
+from resonance_toolkit._base.losses.per_sample import (
     Loss,
     cross_entropy_per_sample,
     has_class_weights,
@@ -141,8 +142,10 @@ __all__ = [
     "LABEL_NAMES",
     "ClassLoss",
     "DefaultLoss",
+    "FailedLossError",
     "FailedPassError",
     "align_classes",
+    "call_loss",
     "call_model",
     "default_loss",
     "describe_targets",

@@ -30,6 +30,9 @@ _SMALL_BASIS = 2**24
 # Points at which a density is given.
 _DENSITY_POINTS = 1001
 
+# Numbers of two vectors that are multiplied at a time in double precision: 16 MB.
+_NUMBERS_AT_A_TIME = 2**20
+
 # Probes before the standard error of a trace is believed.
 _FEWEST_PROBES = 5
 
@@ -189,11 +192,10 @@ def estimate_trace(
     generator = _generator(seed + 1)
     estimates: list[float] = []
     for _ in range(max_probes):
-        signs = torch.randint(0, 2, (basis.dimension,), generator=generator, device="cpu") * 2 - 1
-        probe = signs.to(basis.row(0))
+        probe = _draw_signs(basis.row(0), generator)
         basis.project_out(probe)
         image = yield probe
-        estimates.append(torch.dot(_widen(probe), _widen(image)).item())
+        estimates.append(_wide_dot(probe, image))
 
         if len(estimates) >= min(_FEWEST_PROBES, max_probes):
             error = _standard_error(estimates)
@@ -260,13 +262,23 @@ def _gaussian(template: Tensor, seed: int) -> Tensor:
     return numbers.to(template)
 
 
-def _widen(vector: Tensor) -> Tensor:
-    return vector.to(widest_float(vector.device))
+def _wide_dot(first: Tensor, second: Tensor) -> float:
+    """An inner product in the widest precision, a piece at a time: no wide copy is made."""
+    wide = widest_float(first.device)
+    pairs = zip(first.split(_NUMBERS_AT_A_TIME), second.split(_NUMBERS_AT_A_TIME), strict=True)
+    return torch.stack([torch.dot(a.to(wide), b.to(wide)) for a, b in pairs]).sum().item()
 
 
 def _random_signs(template: Tensor, seed: int) -> Tensor:
-    signs = torch.randint(0, 2, (len(template),), generator=_generator(seed), device="cpu")
-    return (signs * 2 - 1).to(template)
+    return _draw_signs(template, _generator(seed))
+
+
+def _draw_signs(template: Tensor, generator: torch.Generator) -> Tensor:
+    # In one byte each, until they are what the template is.
+    bits = torch.randint(
+        0, 2, (len(template),), generator=generator, dtype=torch.int8, device="cpu"
+    )
+    return bits.mul_(2).sub_(1).to(template)
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -17,6 +17,7 @@ from torch.autograd import grad
 from torch.distributed import ProcessGroup
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from landscape._curvature.chunked_cross_entropy import ChunkingCrossEntropy
 from landscape._directions.parameters import Params
 from landscape._evaluation.objective import Objective, evaluate_on_batch
 from resonance_toolkit import (
@@ -111,9 +112,11 @@ def differentiating(matrix: CurvatureMatrix) -> Iterator[None]:
         stack.enter_context(evaluating(matrix.model))
         stack.enter_context(torch.enable_grad())
 
-        # Neither fused attention nor compiled code can be differentiated twice.
+        # Neither fused attention nor compiled code can be differentiated twice, and torch's
+        # cross-entropy takes several times the memory of its logits then.
         if matrix.product_kind == "exact":
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(ChunkingCrossEntropy())
             if any(is_compiled(module) for module in matrix.model.modules()):
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
 

@@ -117,8 +117,14 @@ def _finite_difference_product(matrix: CurvatureMatrix) -> MatrixProduct:
     def multiply_blocks(wanted: Wanted) -> list[list[Tensor]]:
         return [differences.multiply(block, vector) for block, vector in wanted]
 
+    # Each process has chosen a step of its own: the largest error holds for the sum.
+    error = torch.tensor(differences.error, dtype=torch.float64)
+    if matrix.group is not None:
+        error = error.to(next(iter(matrix.params.values())).device)
+        dist.all_reduce(error, dist.ReduceOp.MAX, group=matrix.group)
+
     params = list(matrix.params.values())
-    return MatrixProduct(multiply_blocks, params, error=differences.error)
+    return MatrixProduct(multiply_blocks, params, error=error.item())
 
 
 def _add(totals: list[list[Tensor]], terms: list[list[Tensor]]) -> list[list[Tensor]]:

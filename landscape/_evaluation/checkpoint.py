@@ -129,8 +129,9 @@ class Checkpoint:
         except Exception as error:
             if not self._begins_like_netcdf():
                 raise ValueError(f"`checkpoint`: {str(self.path)!r} is not one of ours") from error
+            reason = str(error) if str(error).startswith("is ") else f"is damaged: {error}"
             raise ValueError(
-                f"`checkpoint`: {str(self.path)!r} {error}. Delete it or give another path"
+                f"`checkpoint`: {str(self.path)!r} {reason}. Delete it or give another path"
             ) from error
 
         return checked["table"].values.copy(), checked["done"].values == 1

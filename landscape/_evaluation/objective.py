@@ -18,6 +18,7 @@ from resonance_toolkit import (
     ClassLoss,
     DefaultLoss,
     align_classes,
+    call_loss,
     count_samples,
     default_loss,
     fit_class_loss,
@@ -167,7 +168,10 @@ def evaluate_on_batch(
         outputs: What the model gives for the inputs; not read by closures.
     """
     inputs, targets = batch
-    value = measure(outputs, targets) if kind == "outputs" else measure(model, inputs, targets)
+    if kind == "outputs":
+        value = call_loss(measure, outputs, targets)
+    else:
+        value = measure(model, inputs, targets)
     return value if isinstance(value, Tensor) else torch.as_tensor(value)
 
 

@@ -17,6 +17,7 @@ from resonance_toolkit import (
     DefaultLoss,
     Loss,
     align_classes,
+    call_loss,
     default_loss,
     fit_class_loss,
     has_class_weights,
@@ -98,7 +99,7 @@ def settle_meaning(loss: Loss, outputs: Any, targets: Any) -> str:
 
 def evaluate_loss(loss: Loss, outputs: Any, targets: Any, n_samples: int) -> Tensor:
     """Apply a loss, and check that it gives one value per sample."""
-    values = loss(outputs, targets)
+    values = call_loss(loss, outputs, targets)
 
     if not isinstance(values, Tensor):
         raise TypeError(f"`loss`: expected a tensor, got {type(values).__name__}")

@@ -12,24 +12,26 @@ from probes._model.attachment_points import find_attachment_points
 from probes._model.check_model import check_model
 from probes._model.latest_features import Calls
 from probes._model.pooling import POOL_NAMES, Pooling
+from probes.schedules import Adaptive
 from resonance_toolkit import check_choice, check_whole, find_blocks, find_layers, unwrap
 
 
 def attach(
     model: nn.Module,
     layers: str | Sequence[str] | None = None,
-    n: int = 20,
+    n: int | None = None,
     alpha: Alpha = 1.0,
     *,
     classes: int | None = None,
     loss: LossName | BranchLoss = "bce",
     init: InitName | Init = "orthogonal",
-    active: int | Literal["all"] = 1,
+    active: int | Literal["all"] | None = None,
     connected: bool = True,
     pool: Pooling = "auto",
     method: Method = "exact",
     calls: Calls | None = None,
     sample: Any = None,
+    listen_only: bool = False,
     seed: int = 0,
 ) -> Probe:
     """Attach auxiliary branches to named layers of a model, for training only.
@@ -49,7 +51,7 @@ def attach(
             takes the model's repeated blocks or stages, as far as they can be probed, of an
             encoder-decoder with an output for each position the decoder's; see
             `resonance.find_blocks`, whose reason is part of what the probe prints.
-        n: Branches per layer.
+        n: Branches per layer; 20 if not given, 1 with `listen_only`.
         alpha: Strength of the auxiliary loss: a number, a mapping from layers (or patterns) to
             numbers or schedules, a schedule `f(step) -> float`, or an adaptive rule; see
             `probes.schedules`.
@@ -63,7 +65,7 @@ def attach(
             features); `"normal"`: Gaussian of the same variance; `"default"`: as `nn.Linear`; or a
             callable `(weight, generator)` that fills a weight `(class, width)` in place.
         active: How many of the `n` branches of a layer are active: 1, 0, any number up to `n`, or
-            `"all"`. The rest are static.
+            `"all"`. The rest are static. If not given, 1; all with `listen_only`.
         connected: False leaves the branches out of the loss (the capacity control).
         pool: How a layer's output becomes features. `"auto"`: the class token if there is one,
             else the mean over positions; but where the model's own output has positions and the
@@ -79,6 +81,10 @@ def attach(
         sample: An input batch, for models whose input cannot be guessed (of images, text and sound
             it mostly can); a tuple holds several arguments, a mapping keyword arguments. Only
             shapes are used.
+        listen_only: Linear probes in the usual sense: branches, all active and with a bias, are
+            trained on the features, and nothing is sent back into the model, whose gradients are
+            bitwise those without a probe. May stand beside branches that send gradients, and listen
+            to a frozen model; see also `Probe.fit`.
         seed: Decides the branches, together with the layers' names.
 
     Returns:
@@ -102,10 +108,15 @@ def attach(
         >>> probe.detach()
     """
     check_model(model)
-    n_branches = check_whole("n", n)
+    default_n = 1 if listen_only else 20
+    n_branches = check_whole("n", default_n if n is None else n)
+    if active is None:
+        active = "all" if listen_only else 1
     n_active = _count_active(active, n_branches)
     n_classes = None if classes is None else check_whole("classes", classes)
     _check_choices(loss, init, pool, method, calls)
+    if listen_only:
+        _check_listening(n_active == n_branches, active, connected, method, alpha)
     if method == "compressed":
         _check_compressible(loss, n_branches, n_active)
 
@@ -124,6 +135,7 @@ def attach(
         init=INITS[init] if isinstance(init, str) else init,
         method=method,
         seed=seed,
+        listen_only=bool(listen_only),
     )
     return Probe(
         root,
@@ -170,3 +182,33 @@ def _check_compressible(loss: LossName | BranchLoss, n_branches: int, n_active: 
         raise ValueError(f"`method`: 'compressed' exists for loss='bce' only, got loss={loss!r}")
     if n_active == n_branches > 1:
         raise ValueError("`method`: 'compressed' is for static branches, but all are active")
+
+
+def _check_listening(
+    are_all_active: bool,
+    active: int | Literal["all"],
+    connected: bool,
+    method: Method,
+    alpha: Alpha,
+) -> None:
+    """Refuse what means something only where branches send a gradient into the model."""
+    if method == "compressed":
+        raise ValueError(
+            "`method`: expected 'exact' with listen_only=True, got 'compressed', which is for "
+            "static branches, and a probe that only listens has none"
+        )
+    if not are_all_active:
+        raise ValueError(
+            f"`active`: expected 'all' with listen_only=True, got {active!r}: a static branch that "
+            "sends nothing back does nothing"
+        )
+    if not connected:
+        raise ValueError(
+            "`connected`: expected True with listen_only=True, got False: without its loss a probe "
+            "that only listens does nothing"
+        )
+    if isinstance(alpha, Adaptive):
+        raise ValueError(
+            f"`alpha`: expected a number, mapping or schedule with listen_only=True, got {alpha!r}:"
+            " an adaptive rule compares gradients at the layers, and none are sent there"
+        )

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probes._branches.closed_form_loss import compressed_loss, orthogonal_excess
@@ -58,6 +59,7 @@ class Settings:
     init: Init
     method: Method
     seed: int
+    listen_only: bool = False
 
     @property
     def n_static(self) -> int:
@@ -71,6 +73,10 @@ class Branches(nn.Module):
     Method `"exact"` keeps the static weights, `static (branch, class, width)`; `"compressed"` keeps
     their second moment `gram (width, width)` instead and draws them anew where they are needed.
     Both keep `summed (class, width)`, the static weights' sum.
+
+    Branches that only listen have a bias, 0 at first: their weights have a last column for it, and
+    `as_inputs` gives the features a last 1. Those that send gradients have none, so that what a
+    layer gets comes through its features alone.
 
     Attributes:
         stacked_tensors: Which tensors hold one weight of each branch, for whatever counts or scales
@@ -110,7 +116,12 @@ class Branches(nn.Module):
     @property
     def n_parameters(self) -> int:
         """All weights, static ones included whether they are stored or not."""
-        return self.settings.n * self.settings.classes * self.width
+        return self.settings.n * self.settings.classes * self.n_inputs
+
+    @property
+    def n_inputs(self) -> int:
+        """The features, and a 1 for the bias of branches that only listen."""
+        return self.width + int(self.settings.listen_only)
 
     @property
     def excess(self) -> float:
@@ -131,14 +142,19 @@ class Branches(nn.Module):
 
         for weights in self.chunks():
             has_more_features = self.settings.classes <= self.width
-            w = weights.detach() if has_more_features else weights.detach().mT
+            w = weights.detach()[..., : self.width]  # a bias is no direction
+            w = w if has_more_features else w.mT
 
             identity = torch.eye(w.shape[1], dtype=w.dtype, device=w.device)
             largest_errors.append((w @ w.mT - identity).abs().max())
         return max((error.item() for error in to_host(largest_errors)), default=0.0)
 
+    def as_inputs(self, features: Tensor) -> Tensor:
+        """Add the 1 that a bias needs to `features (row, width)`, if there is a bias."""
+        return F.pad(features, (0, 1), value=1.0) if self.settings.listen_only else features
+
     def loss(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Sum over the branches of their mean losses on `features (row, width)`."""
+        """Sum over the branches of their mean losses on inputs `(row, width)`."""
         loss = self.settings.loss
         if not isinstance(loss, str):
             return self._custom_loss(features, targets, loss)
@@ -187,9 +203,9 @@ class Branches(nn.Module):
         self.register_buffer("summed", summed.to(placement))
 
     def _keep_weights(self, static_weights: Iterator[Tensor], placement: Tensor) -> None:
-        shape = (self.n_static, self.settings.classes, self.width)
+        shape = (self.n_static, self.settings.classes, self.n_inputs)
         stack = torch.empty(shape, dtype=placement.dtype, device="cpu")
-        summed = torch.zeros(self.settings.classes, self.width, **_DRAWN)
+        summed = torch.zeros(self.settings.classes, self.n_inputs, **_DRAWN)
 
         for index, weight in enumerate(static_weights):
             stack[index] = weight
@@ -200,7 +216,7 @@ class Branches(nn.Module):
         self.register_buffer("summed", summed.to(placement))
 
     def _draw(self) -> Iterator[Tensor]:
-        """Draw the weights of all branches one by one, `(class, width)` each.
+        """Draw the weights of all branches one by one, `(class, width)` each, with 0 for a bias.
 
         Keyed by seed and layer name: the same whatever other layers are attached; and the first
         branches are the same for every number of them.
@@ -214,7 +230,7 @@ class Branches(nn.Module):
             weight = torch.empty(settings.classes, self.width, **_DRAWN)
             with preserving_rng(), torch.device("cpu"):  # a callable may draw from the global one
                 settings.init(weight, generator)
-            yield weight
+            yield F.pad(weight, (0, self.n_inputs - self.width))
 
     def _custom_loss(self, features: Tensor, targets: Tensor, loss: BranchLoss) -> Tensor:
         total = features.new_zeros(())

@@ -67,7 +67,8 @@ def rows_of_pass(
     for name, layer_branches in branches.items():
         layer = features[name]
         device, precision = layer_branches.summed.device, layer_branches.precision
-        rows[name] = [layer.rows(call.to(device, precision), targets) for call in layer.calls]
+        calls = [layer.rows(call.to(device, precision), targets) for call in layer.calls]
+        rows[name] = [(layer_branches.as_inputs(x), row_targets) for x, row_targets in calls]
     return rows
 
 
@@ -165,6 +166,7 @@ def describe_settings(settings: Settings) -> dict[str, Any]:
         "init": settings.init,
         "method": settings.method,
         "seed": settings.seed,
+        **({"listen_only": True} if settings.listen_only else {}),
     }
 
 

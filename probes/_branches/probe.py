@@ -11,8 +11,17 @@ from torch import Tensor, nn
 
 from probes._branches.branches import Branches, Settings
 from probes._branches.compression_error import compression_error
+from probes._branches.fit_branches import (
+    add_rows,
+    as_accuracies,
+    new_fits,
+    set_weights,
+    solve_fits,
+)
+from probes._branches.linear_fit import FitMethod
 from probes._branches.measure import (
     Measures,
+    PassRows,
     as_dataset,
     describe_settings,
     is_mean_of_rows,
@@ -37,8 +46,10 @@ from probes._model.pass_state import PassState
 from probes._model.without_fastpath import without_fastpath
 from probes.schedules import Adaptive
 from resonance_toolkit import (
+    Batches,
     call_model,
     check_no_nan,
+    check_share,
     count_samples,
     devices_of,
     evaluating,
@@ -82,7 +93,9 @@ class Probe(Listener):
         reason: str | None = None,
     ) -> None:
         pools = {name: point.pool for name, point in points.items()}
-        super().__init__(pools, adaptive=isinstance(strength, Adaptive))
+        super().__init__(
+            pools, adaptive=isinstance(strength, Adaptive), listen_only=settings.listen_only
+        )
 
         self.settings = settings
         self.strength = strength
@@ -163,7 +176,8 @@ class Probe(Listener):
         weighted_losses = torch.stack(
             [(strengths[name] * loss).to(device) for name, loss in layer_losses.items()]
         )
-        if self._capture.grad and not weighted_losses.requires_grad:
+        trains = self._capture.grad or (self.listen_only and torch.is_grad_enabled())
+        if trains and not weighted_losses.requires_grad:
             raise RuntimeError(
                 "the auxiliary loss would train nothing: the features need no gradient (a frozen "
                 "backbone?) and no branch is active"
@@ -172,7 +186,7 @@ class Probe(Listener):
         # Only now: after a refusal the pass may still give its loss.
         self._capture.use()
         self._capture.strengths = strengths
-        if self._capture.grad:
+        if trains:
             self.step += 1
             self._warn_if_unmoved()
         return weighted_losses.sum()
@@ -249,38 +263,102 @@ class Probe(Listener):
             (Frozen({'layer': 1, 'branch': 2}), 10)
         """
         model = self._attached_model("evaluate")
-        batches = take(data, samples, seed, model=model, batch_size=batch_size)
-        batches = leave_out_uncounted(batches)
-        if batch_size is None:
-            batches = cut_batches(batches, self.settings.classes, most_samples=_SAMPLES_PER_BATCH)
+        batches = self._take_batches(model, data, samples, batch_size, seed)
+        return self._evaluate_batches(model, batches)
 
+    @never_compiled
+    def fit(
+        self,
+        data: Any,
+        *,
+        test: Any = None,
+        method: FitMethod = "ridge",
+        penalty: float = 1.0,
+        samples: int | None = None,
+        batch_size: int | None = None,
+        level: float = 0.95,
+        seed: int = 0,
+    ) -> xr.Dataset:
+        """Fit the branches of a listening probe to a model that stays as it is.
+
+        The attached model runs once over the data, in eval mode, and is left as it was found. With
+
+            "ridge":     sum over rows of |target - W h - b|^2  +  penalty * |W|^2
+            "logistic":  sum over rows of loss(W h + b, target)  +  penalty / 2 * |W|^2
+
+        the weight and bias of every layer become the minimum: ridge in closed form, from sums that
+        take `width^2` numbers a layer however many data there are; logistic by L-BFGS on features
+        that are kept, of the branches' own loss (`loss="ce"` in attach: multinomial; `"bce"`: one
+        against the others, summed over classes). Targets of classes are one-hot. These are
+        scikit-learn's `Ridge(alpha=penalty)`, whose largest output `RidgeClassifier` takes, and
+        `LogisticRegression(C=1 / penalty)`. In several processes each fits its own data.
+
+        Args:
+            data: As for `evaluate`.
+            test: Data to measure the fit on. None measures it on `data` themselves, where wide
+                layers look better than they are.
+            method: `"ridge"` or `"logistic"`.
+            penalty: On weights, not on biases.
+            samples: How many of `data` to draw; None takes all.
+            batch_size: As for `evaluate`.
+            level: Of the interval.
+            seed: Decides which samples are drawn.
+
+        Returns:
+            Dataset with `accuracy (layer)` as of `evaluate`, `accuracy_low` and `accuracy_high`,
+            Wilson's interval for so many independent targets (tokens and pixels of one sample are
+            not quite); `loss (layer)`, the branches' own mean loss, and `n_targets (layer)`, how
+            many were measured. The attribute `n_fitted` counts the samples fitted, `measured_on`
+            says whether they were measured as well.
+
+        Raises:
+            RuntimeError: If the probe is detached.
+            ValueError: If an argument or a target does not fit, or the probe has not one listening
+                branch for each layer.
+
+        Examples:
+            A layer that passes on its input, 0 or 1, which is the class; the outputs for class 1
+            are -0.5 and 0.5 about their mean 0.5, so without a penalty W = 1 and b = 0.
+
+            >>> import probes
+            >>> model = nn.Sequential(nn.Identity(), nn.Linear(1, 2))
+            >>> x, y = torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1])
+            >>> probe = probes.attach(model, "0", sample=x, listen_only=True)
+            >>> probe.fit((x, y), penalty=0)["accuracy"].values
+            array([1.])
+            >>> weight, bias = next(probe.parameters())[0, 1].tolist()
+            >>> abs(round(weight, 5)), abs(round(bias, 5))
+            (1.0, 0.0)
+        """
+        model = self._attached_model("fit")
+        level = check_share("level", level)
         branches = self._by_layer()
-        is_mean = is_mean_of_rows(self.settings.loss)
-        passes = []
-        kept_rows = []
-        n_samples = 0
+        fits = new_fits(branches, method, penalty)
+
+        batches = self._take_batches(model, data, samples, batch_size, seed)
+        test_batches = batches
+        if test is not None:
+            test_batches = self._take_batches(model, test, None, batch_size, seed)
+
         with self._measuring(model):
-            for inputs, y in batches:
-                call_model(model, inputs)
-                features = self._layer_features()
-                targets = self._understand_targets(features, y, shift=False)
+            for rows, _ in self._rows_of_batches(model, batches):
+                add_rows(fits, rows)
 
-                rows = rows_of_pass(branches, features, targets)
-                if is_mean:
-                    passes.append(measure_rows(branches, rows))
-                else:
-                    kept_rows.append(rows)
-                n_samples += count_samples(y)
+        # Only now: data that do not fit leave the branches as they were.
+        set_weights(branches, solve_fits(fits, batches))
+        self._watch = None  # a fit moves them as an optimizer would
 
-            measures = (
-                mean_of_passes(passes) if is_mean else measure_rows(branches, join_rows(kept_rows))
-            )
-        if np.isnan(measures.loss[measures.n_targets > 0]).any():
-            check_no_nan(batches)
-
-        result = self._as_dataset("probes.Probe.evaluate", measures, targets, n_samples)
-        long_name = {"long_name": "targets that count"}
-        return result.assign(n_targets=("layer", measures.n_targets, long_name))
+        measured = self._evaluate_batches(model, test_batches)
+        attributes = {
+            **measured.attrs,
+            "made_by": "probes.Probe.fit",
+            "method": method,
+            "penalty": float(penalty),
+            "level": level,
+            "n_fitted": sum(count_samples(y) for _, y in batches),
+            "measured_on": "fitted data" if test is None else "test",
+        }
+        return as_accuracies(measured, level).assign_attrs(attributes)
 
     @never_compiled
     def compression_error(
@@ -356,7 +434,7 @@ class Probe(Listener):
         attachment = "attached" if self.attached else "detached"
         heading = (
             f"Probe(n={settings.n}, classes={settings.classes}, method={settings.method!r}, "
-            f"{attachment})"
+            f"{'listen_only=True, ' if settings.listen_only else ''}{attachment})"
         )
         if self.reason is not None:
             heading = f"{heading}\nlayers found: {self.reason}"
@@ -409,6 +487,8 @@ class Probe(Listener):
             branches.to(device)
 
         with _without_autocast(device):
+            calls = [(branches.as_inputs(rows), row_targets) for rows, row_targets in calls]
+
             # A coarse map may have no position near a target that counts: it adds nothing.
             call_losses = [
                 branches.loss(rows, row_targets) if len(rows) else rows.sum()
@@ -453,6 +533,50 @@ class Probe(Listener):
         if model is None or not self.attached:
             raise RuntimeError(f"the probe is detached: {verb} needs its model")
         return model
+
+    def _take_batches(
+        self, model: nn.Module, data: Any, samples: int | None, batch_size: int | None, seed: int
+    ) -> Batches:
+        batches = take(data, samples, seed, model=model, batch_size=batch_size)
+        batches = leave_out_uncounted(batches)
+        if batch_size is not None:
+            return batches
+        return cut_batches(batches, self.settings.classes, most_samples=_SAMPLES_PER_BATCH)
+
+    def _rows_of_batches(
+        self, model: nn.Module, batches: Batches
+    ) -> Iterator[tuple[PassRows, Targets]]:
+        """Run the model on one batch after another, for a body in `_measuring`."""
+        branches = self._by_layer()
+        for inputs, y in batches:
+            call_model(model, inputs)
+            features = self._layer_features()
+            targets = self._understand_targets(features, y, shift=False)
+            yield rows_of_pass(branches, features, targets), targets
+
+    def _evaluate_batches(self, model: nn.Module, batches: Batches) -> xr.Dataset:
+        branches = self._by_layer()
+        is_mean = is_mean_of_rows(self.settings.loss)
+        passes = []
+        kept_rows = []
+        with self._measuring(model):
+            for rows, batch_targets in self._rows_of_batches(model, batches):
+                targets = batch_targets
+                if is_mean:
+                    passes.append(measure_rows(branches, rows))
+                else:
+                    kept_rows.append(rows)
+
+            measures = (
+                mean_of_passes(passes) if is_mean else measure_rows(branches, join_rows(kept_rows))
+            )
+        if np.isnan(measures.loss[measures.n_targets > 0]).any():
+            check_no_nan(batches)
+
+        n_samples = sum(count_samples(y) for _, y in batches)
+        result = self._as_dataset("probes.Probe.evaluate", measures, targets, n_samples)
+        long_name = {"long_name": "targets that count"}
+        return result.assign(n_targets=("layer", measures.n_targets, long_name))
 
     @contextmanager
     def _measuring(self, model: nn.Module) -> Iterator[None]:

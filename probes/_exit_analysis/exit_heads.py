@@ -66,8 +66,8 @@ def resolve_exit_heads(
         trained = {name: partial(head.logits, name, root=root) for name in layers[:-1]}
         return ExitHeads(root, forward_trace, dict(trained)), "trained"
 
-    if head == "own":
-        raise ValueError("`head`: own heads are trained; give the Exits that hold them")
+    if head in ("own", "tuned"):
+        raise ValueError(f"`head`: {head} heads are trained; give the Exits that hold them")
 
     # The model's own head, complete, is checked in every pass.
     is_checked = head == "model" and norm == "auto"

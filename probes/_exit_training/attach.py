@@ -47,8 +47,11 @@ def attach_exits(
             `"deep_supervision"` or `"auxiliary"`; or a weighting such as
             `probes.weightings.asymmetric(0.7)`. Schedules count losses: give them the run's length.
         head: `"model"`: the model's own, found by following its last layer's output; `"own"`: a
-            linear head per exit, to be trained as `exits.parameters()`; or a callable from a
-            layer's output to logits (its parameters, if any, are yours to train).
+            linear head per exit, to be trained as `exits.parameters()`; `"tuned"`: a tuned lens,
+            the model's own head after an affine translator `h + A h + b` per exit, at first the
+            identity, which alone is trained: early exits send nothing into the model or its head;
+            or a callable from a layer's output to logits (its parameters, if any, are yours to
+            train).
         norm: `"auto"`: what the model itself puts between its last layer and its head; None:
             nothing but pooling; or a callable in its place. With a callable `head`, `"auto"` is
             None.
@@ -90,7 +93,8 @@ def attach_exits(
         name: _exit_of_parameter(name, forward_trace, shared_modules)
         for name, _ in root.named_parameters()
     }
-    exits = Exits(root, points, layer_names[-1], weighting, segments, own_heads)
+    is_tuned = head == "tuned"
+    exits = Exits(root, points, layer_names[-1], weighting, segments, own_heads, is_tuned=is_tuned)
     exits.reason = reason
     return exits
 

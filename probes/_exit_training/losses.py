@@ -13,6 +13,7 @@ from probes._exit_training.capture import (
     keep_everything,
     keeping_running_statistics,
 )
+from probes._exit_training.divergence import mean_divergence
 from probes._exit_training.head import ExitPoint
 from probes._exit_training.reports import (
     LatestLoss,
@@ -22,12 +23,14 @@ from probes._exit_training.reports import (
     summarise_exits,
 )
 from probes._exit_training.targets import as_class_indices, check_exit_targets, mean_cross_entropy
+from probes._exit_training.translator import keeping_parameters_out
 from probes._exit_training.weights import weights_at
 from probes._model.distributed import synchronise_gradients
 from probes._model.latest_features import ready_features
 from probes._model.listener import Listener
 from probes._model.next_token import move_ahead
 from probes._model.pooling import Pool
+from probes._model.sequences import has_two_sequences
 from probes.weightings import Weighting
 
 
@@ -53,6 +56,8 @@ class Exits(Listener):
         weighting: Weighting,
         segments: dict[str, int],
         heads: dict[str, nn.Module],
+        *,
+        is_tuned: bool = False,
     ) -> None:
         whole_output = Pool("custom", custom=keep_everything)
         super().__init__(dict.fromkeys(points, whole_output), adaptive=False)
@@ -62,6 +67,7 @@ class Exits(Listener):
         self.weighting = weighting
         self.segments = segments  # for every parameter of the model, the number of its exit
         self.heads = nn.ModuleList(heads.values())
+        self.is_tuned = is_tuned  # heads are translators, before the model's own
         self.step = 0
         self._latest: LatestLoss | None = None
 
@@ -102,12 +108,7 @@ class Exits(Listener):
             ValueError: If `targets` do not fit.
         """
         weights = self.weights
-        early_layers = [name for name in self.layers[:-1] if weights[name]]
-
-        calls = ready_features(self._capture, early_layers, "all")
-        for name, outputs in calls.items():
-            if len(outputs) > 1:
-                raise RuntimeError(f"layer {name!r} ran {len(outputs)} times in one forward pass")
+        outputs = self._early_outputs(weights)
         logits = self._capture.logits()
         ids = self._capture.input_ids
         targets = as_class_indices(targets, logits)
@@ -116,7 +117,8 @@ class Exits(Listener):
 
         synchronise_gradients(self.parameters())
         losses = {
-            name: self._early_loss(name, calls[name][0], targets, logits) for name in early_layers
+            name: mean_cross_entropy(self._early_logits(name, hidden, logits), targets)
+            for name, hidden in outputs.items()
         }
         losses[self.last] = mean_cross_entropy(logits, targets)
         terms = [weights[name] * loss.to(logits.device) for name, loss in losses.items()]
@@ -133,12 +135,68 @@ class Exits(Listener):
 
         return torch.stack(terms).sum()
 
+    def divergence(self) -> Tensor:
+        """How far exits are from the model's own output on the latest pass: no targets are needed.
+
+        The weighted sum over early exits of the mean over places of KL(model || exit), in nat; the
+        model's output has no gradient here. With `head="tuned"` this is what a tuned lens is
+        trained on. Places that a mask in the model's call marks as padding are left out. Takes the
+        place of `loss` for this pass.
+
+        Returns:
+            A scalar.
+
+        Raises:
+            RuntimeError: If the latest pass left nothing to compute it from.
+
+        Examples:
+            The model says 1/2 and 1/2, the exit 1/4 and 3/4: the divergence is
+            ln(2) / 2 + ln(2 / 3) / 2 = 0.1438, and the exit's weight 1/2.
+
+            >>> import math, probes
+            >>> undecided = nn.Linear(2, 2, bias=False)
+            >>> _ = undecided.weight.data.zero_()
+            >>> model = nn.Sequential(nn.Identity(), undecided)
+            >>> exits = probes.attach_exits(
+            ...     model, ["0", "1"], head=lambda h: h, sample=torch.zeros(1, 2)
+            ... )
+            >>> _ = model(torch.tensor([[0.0, math.log(3)]]))
+            >>> round(exits.divergence().item(), 4)
+            0.0719
+        """
+        weights = self.weights
+        outputs = self._early_outputs(weights)
+        logits = self._capture.logits()
+        counts = self._places_that_count(logits)
+
+        synchronise_gradients(self.parameters())
+        divergences = {
+            name: mean_divergence(self._early_logits(name, hidden, logits), logits, counts)
+            for name, hidden in outputs.items()
+        }
+        terms = [weights[name] * value.to(logits.device) for name, value in divergences.items()]
+
+        last_divergence = logits.new_zeros(())  # of the model's output from itself
+        values = {**divergences, self.last: last_divergence}
+        self._latest = LatestLoss(
+            weights={name: weights[name] for name in values},
+            losses={name: value.detach() for name, value in values.items()},
+            n_samples=len(logits),
+            name="divergence",
+        )
+        if torch.is_grad_enabled():
+            self.step += 1
+        self._capture.use()
+
+        return torch.stack([last_divergence, *terms]).sum()
+
     def measure(self) -> xr.Dataset:
         """The parts of the latest loss.
 
         Returns:
-            Dataset with `loss (layer)`, the mean cross-entropy of each layer, NaN where it was not
-            computed because its weight was 0, and `weight (layer)`; `step` is the number of losses
+            Dataset with `loss (layer)`, the mean cross-entropy of each layer (after `divergence`
+            the mean divergence, as the attribute `loss` says), NaN where it was not computed
+            because its weight was 0, and `weight (layer)`; `step` is the number of losses
             made so far. All NaN before the first loss.
         """
         return losses_dataset(self.layers, self._latest, self.step, self._root())
@@ -189,7 +247,9 @@ class Exits(Listener):
     def __repr__(self) -> str:
         status = "attached" if self.attached else "detached"
         has_own_heads = len(self.heads) > 0
-        table = summarise_exits(self.points, self.weights, has_own_heads=has_own_heads)
+        table = summarise_exits(
+            self.points, self.weights, has_own_heads=has_own_heads, is_tuned=self.is_tuned
+        )
         heading = f"Exits(step={self.step}, {status})"
         if self.reason is not None:
             heading = f"{heading}\nlayers found: {self.reason}"
@@ -213,6 +273,10 @@ class Exits(Listener):
         if model is None:
             raise RuntimeError("the exits are detached: logits need their model")
 
+        if self.is_tuned:
+            translator = self.heads[self.layers.index(name)].to(hidden.device)
+            return self.points[name].head(model, translator(hidden))
+
         logits_or_features = self.points[name].head(model, hidden)
         if not len(self.heads):
             return logits_or_features
@@ -223,9 +287,26 @@ class Exits(Listener):
         logits: Tensor = own_head(logits_or_features.to(dtype))
         return logits
 
-    def _early_loss(
-        self, name: str, hidden: Tensor, targets: Tensor, model_logits: Tensor
-    ) -> Tensor:
+    def _early_outputs(self, weights: dict[str, float]) -> dict[str, Tensor]:
+        """What the early layers of some weight gave in the latest pass, or a refusal."""
+        early_layers = [name for name in self.layers[:-1] if weights[name]]
+
+        calls = ready_features(self._capture, early_layers, "all")
+        for name, outputs in calls.items():
+            if len(outputs) > 1:
+                raise RuntimeError(f"layer {name!r} ran {len(outputs)} times in one forward pass")
+        return {name: outputs[0] for name, outputs in calls.items()}
+
+    def _places_that_count(self, logits: Tensor) -> Tensor | None:
+        """The padding mask of the latest call, if it is one of the logits' places."""
+        root = self._root()
+        assert root is not None
+
+        capture = self._capture
+        counts = capture.decoder_counts if has_two_sequences(root) else capture.call_counts
+        return counts if counts is not None and counts.shape == logits.shape[:-1] else None
+
+    def _early_logits(self, name: str, hidden: Tensor, model_logits: Tensor) -> Tensor:
         root = self._root()
         assert root is not None
 
@@ -233,15 +314,16 @@ class Exits(Listener):
         with (
             _autocast_as_in_the_pass(root, model_logits),
             keeping_running_statistics(root, shared_modules),
+            keeping_parameters_out(root) if self.is_tuned else nullcontext(),
         ):
-            logits = self.logits(name, hidden)
+            logits = self.logits(name, hidden.detach() if self.is_tuned else hidden)
 
         if logits.shape != model_logits.shape:
             raise RuntimeError(
                 f"layer {name!r} gave logits {tuple(logits.shape)}, the model "
                 f"{tuple(model_logits.shape)}"
             )
-        return mean_cross_entropy(logits, targets)
+        return logits
 
     def _hooks(
         self, points: dict[str, tuple[nn.Module, Pool]], root: nn.Module

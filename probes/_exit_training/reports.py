@@ -12,18 +12,28 @@ from torch import Tensor, nn
 from probes._exit_training.head import ExitPoint
 from resonance_toolkit import check_not_negative, provenance, text_table
 
+_LONG_NAMES = {
+    "cross_entropy": "mean cross-entropy",
+    "divergence": "mean divergence of the model's output from the exit's",
+}
+
 
 @dataclass(frozen=True)
 class LatestLoss:
-    """The parts of a loss: of each layer that was computed, its weight and mean cross-entropy."""
+    """The parts of a loss: of each layer that was computed, its weight and mean loss."""
 
     weights: dict[str, float]
     losses: dict[str, Tensor]
     n_samples: int
+    name: str = "cross_entropy"
 
 
 def summarise_exits(
-    points: Mapping[str, ExitPoint], weights: Mapping[str, float], *, has_own_heads: bool
+    points: Mapping[str, ExitPoint],
+    weights: Mapping[str, float],
+    *,
+    has_own_heads: bool,
+    is_tuned: bool = False,
 ) -> str:
     """Write a table of exits: layer, output, weight, and the way to the logits."""
     rows = [("layer", "output", "weight", "way to the logits")]
@@ -33,7 +43,11 @@ def summarise_exits(
         path = "the model's output"
         if name in points:
             shape = " x ".join(str(size) for size in points[name].shape)
-            path = f"{points[name].head}{' > own head' if has_own_heads else ''}"
+            path = str(points[name].head)
+            if is_tuned:
+                path = f"translator > {path}"
+            elif has_own_heads:
+                path = f"{path} > own head"
         rows.append((name, shape, f"{weight:g}", path))
 
     return text_table(rows)
@@ -52,6 +66,7 @@ def losses_dataset(
 
     A layer that was not computed had weight 0.
     """
+    loss_name = "cross_entropy" if latest is None else latest.name
     weights = [math.nan] * len(layers)
     losses = [math.nan] * len(layers)
     if latest is not None:
@@ -60,7 +75,7 @@ def losses_dataset(
 
     return xr.Dataset(
         {
-            "loss": ("layer", losses, {"long_name": "mean cross-entropy", "units": "nat"}),
+            "loss": ("layer", losses, {"long_name": _LONG_NAMES[loss_name], "units": "nat"}),
             "weight": ("layer", weights, {"long_name": "weight in the objective"}),
         },
         coords={
@@ -70,7 +85,7 @@ def losses_dataset(
         attrs=provenance(
             "probes.Exits.measure",
             model,
-            loss="cross_entropy",
+            loss=loss_name,
             n_samples=0 if latest is None else latest.n_samples,
         ),
     )

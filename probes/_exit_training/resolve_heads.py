@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from probes._exit_training.forward_trace import ForwardTrace
 from probes._exit_training.head import ExitPoint, Head
 from probes._exit_training.model_head import trace_model_head
+from probes._exit_training.translator import new_translator
 from probes._model.distributed import check_mates
 from probes._model.failed_pass import describe_error, failing_line
 from probes._model.pooling import LayerOutput, resolve_pool
 from resonance_toolkit import check_choice, devices_of, evaluating, preserving_rng
 
-HeadOption = Literal["model", "own"] | Callable[[Tensor], Tensor]
+HeadOption = Literal["model", "own", "tuned"] | Callable[[Tensor], Tensor]
 NormOption = Literal["auto"] | Callable[[Tensor], Tensor] | None
 
 
@@ -33,7 +34,8 @@ def resolve_heads(
         last_token: Whether the model's path may read the last token alone; see `trace_model_head`.
 
     Returns:
-        The early exits, and, for `head="own"`, a new linear head for each of them; by layer.
+        The early exits, and, for `head="own"`, a new linear head for each of them, for
+        `head="tuned"` a new translator; by layer.
 
     Raises:
         ValueError: If an option is unknown, or an exit's output does not fit the head.
@@ -62,6 +64,8 @@ def resolve_heads(
         elif result.shape != forward_trace.logits.shape:
             problem = f"it gives {tuple(result.shape)}"
             raise ValueError(_misfit_message(name, forward_trace, exit_head, problem))
+        elif head == "tuned":
+            own_heads[name] = new_translator(hidden, name, root)
 
         points[name] = ExitPoint(tuple(hidden.shape[1:]), exit_head)
 
@@ -83,14 +87,14 @@ def _shared_head(
     try:
         model_head = trace_model_head(root, forward_trace, last_token=last_token)
     except ValueError:
-        if head == "model":
+        if head != "own":
             raise
         # An own head needs no path of the model's; pooling is found by shape.
         return Head((), user_norm)
 
     if norm != "auto":
         model_head = model_head.without_norm(root, user_norm)
-    return model_head if head == "model" else model_head.without_last_module()
+    return model_head.without_last_module() if head == "own" else model_head
 
 
 def _head_to_features(head: Head, root: nn.Module, forward_trace: ForwardTrace, name: str) -> Head:
@@ -133,7 +137,7 @@ def _new_linear_head(features: Tensor, logits: Tensor, seed: int) -> nn.Module:
 
 def _check_options(head: object, norm: object) -> None:
     if not callable(head):
-        check_choice("head", head, ("model", "own"), or_else="a callable")
+        check_choice("head", head, ("model", "own", "tuned"), or_else="a callable")
     if norm is not None and not callable(norm):
         check_choice("norm", norm, ("auto",), or_else="None or a callable")
 

@@ -37,6 +37,7 @@ class Capture:
     state: PassState = PassState.DETACHED
     listening: bool = False  # capture in eval mode and without gradients, too
     adaptive: bool = False  # keep gradient edges for an adaptive strength
+    listen_only: bool = False  # keep features without their graph: nothing is sent back
 
     grad: bool = False  # whether the pass began with gradients enabled
     reentrant: bool = False  # whether a layer then ran without them
@@ -197,8 +198,9 @@ class _LayerHook(Hook):
         if capture is None or capture.state is not PassState.RUNNING:
             return
 
-        # A reentrant checkpoint runs its layers without gradients first.
-        if capture.grad and not torch.is_grad_enabled():
+        # A reentrant checkpoint runs its layers without gradients first; who only listens needs
+        # none.
+        if capture.grad and not torch.is_grad_enabled() and not capture.listen_only:
             capture.reentrant = True
             return
 
@@ -219,7 +221,10 @@ class _LayerHook(Hook):
         if counts is not None:
             capture.counts[self.name] = counts
 
-        capture.features.setdefault(self.name, []).append(self.pool.capture(x, counts))
+        # Around the pooling, not after it: a pool of the user's may use parameters of the model.
+        with torch.no_grad() if capture.listen_only else nullcontext():
+            features = self.pool.capture(x, counts)
+        capture.features.setdefault(self.name, []).append(features)
 
         if capture.adaptive and x.requires_grad and not torch.compiler.is_compiling():
             # An edge, not the tensor: it keeps no activation and survives in-place operations.

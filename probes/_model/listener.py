@@ -27,10 +27,13 @@ class Listener(nn.Module):
     _finalizer: Callable[[], Any] | None  # removes the hooks
     _root: Callable[[], nn.Module | None]  # a weak reference to the model
 
-    def __init__(self, pools: Mapping[str, Pool], *, adaptive: bool) -> None:
+    def __init__(
+        self, pools: Mapping[str, Pool], *, adaptive: bool, listen_only: bool = False
+    ) -> None:
         super().__init__()
         self.pools = dict(pools)
         self.adaptive = adaptive
+        self.listen_only = listen_only
         self._forget()
 
     @property
@@ -105,7 +108,7 @@ class Listener(nn.Module):
         self._root = _no_model
 
     def _new_capture(self) -> Capture:
-        return Capture(adaptive=self.adaptive)
+        return Capture(adaptive=self.adaptive, listen_only=self.listen_only)
 
 
 def _remove_hooks(handles: list[Any]) -> None:

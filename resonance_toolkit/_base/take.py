@@ -89,6 +89,7 @@ def take(
     """
     if samples is not None:
         check_whole("samples", samples)
+    seed = check_whole("seed", seed, at_least=None)
     if batch_size is not None:
         check_whole("batch_size", batch_size)
 

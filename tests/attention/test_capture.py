@@ -56,7 +56,12 @@ def test_equals_the_eager_maps_of_transformers(name, way):
 
 @pytest.mark.parametrize("way", ["sdpa", "eager"])
 def test_windows_follow_one_another_along_query(way):
-    model, x, _ = build(f"hf swin {way}")
+    try:
+        model, x, _ = build(f"hf swin {way}")
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise
+        pytest.skip(f"the Swin of this transformers has no {way} attention")
     eager, x, _ = build("hf swin eager")
     with torch.no_grad():
         maps = eager.double()(x["pixel_values"].double(), output_attentions=True).attentions

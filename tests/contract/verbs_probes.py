@@ -32,6 +32,11 @@ def _evaluate_positions(model, data):
         return probe.evaluate({"x": x, "labels": pixels}, batch_size=9)
 
 
+def _fit(model, data):
+    with probes.attach(model, LAYERS, sample=data[0], listen_only=True) as probe:
+        return probe.fit(data, samples=20, batch_size=9)
+
+
 def _compression_error(model, data):
     with probes.attach(model, LAYERS, n=3, sample=data[0]) as probe:
         return probe.compression_error(*data)
@@ -56,6 +61,17 @@ def _exit_losses(model, data):
         return exits.measure()
 
 
+def _exit_divergence(model, data):
+    def head(hidden):
+        return model.head(hidden.mean(1))
+
+    with probes.attach_exits(model, EXITS, head=head, sample=data[0]) as exits:
+        with preserving(model), evaluating(model), exits.listening():
+            model(data[0])
+            exits.divergence().backward()
+        return exits.measure()
+
+
 def _record(model, data):
     def head(hidden):
         return model.head(hidden.mean(1))
@@ -71,12 +87,14 @@ VERBS = {
     "probes.measure": _measure,
     "probes.evaluate": _evaluate,
     "probes.evaluate of positions": _evaluate_positions,
+    "probes.Probe.fit": _fit,
     "probes.compression_error": _compression_error,
     "probes.similarity": lambda model, data: probes.similarity(
         model, model.state_dict(), data, layers=LAYERS, batch_size=12
     ),
     "probes.generate": _generate,
     "probes.Exits.measure": _exit_losses,
+    "probes.Exits.divergence": _exit_divergence,
     "probes.record_exits": _record,
     "probes.exits": _exits,
     "probes.route_exits": lambda model, data: probes.route_exits(_record(model, data)),

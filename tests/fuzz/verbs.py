@@ -30,7 +30,14 @@ def _layers(case: Case):
 
 
 def _loss(case: Case):
-    return case.choose.choice([None, None, None, F.cross_entropy, F.mse_loss, nn.MSELoss()])
+    # A loss of the user's own may fail in its own words, so only those that fit.
+    fits = [None, None]
+    returns_tensor = case.words["model"] in ("mlp", "conv", "transformer", "rnn")
+    if returns_tensor and case.words["targets"] in ("classes", "ignored"):
+        fits.append(F.cross_entropy)
+    if returns_tensor and case.words["targets"] == "numbers":
+        fits += [F.mse_loss, nn.MSELoss()]
+    return case.choose.choice(fits)
 
 
 def _plane_options(case: Case):
@@ -82,21 +89,12 @@ def curvature(case: Case):
     )
 
 
-def dilution(case: Case):
-    return landscape.dilution(case.model, case.choose.choice([10, 1, 0, 1000]))
-
-
 def compare(case: Case):
     def losses():
         outputs = resonance.logits_of(case.model(case.x))
         return outputs.square().mean(), outputs.sin().mean()
 
-    return gradients.compare(case.model, losses, **_compare_layers(case))
-
-
-def _compare_layers(case: Case):
-    layers = _layers(case)
-    return {} if layers is None else {"layers": layers}
+    return gradients.compare(case.model, losses)
 
 
 def initial_norm(case: Case):
@@ -112,7 +110,7 @@ def initial_norm(case: Case):
 
 def noise(case: Case):
     def losses(x, y):
-        outputs = resonance.logits_of(case.model(x))
+        outputs = resonance.logits_of(resonance.call_model(case.model, x))
         return outputs.square().mean(), outputs.sin().mean()
 
     return gradients.noise(
@@ -233,7 +231,6 @@ VERBS = {
         plain_grid,
         line,
         curvature,
-        dilution,
         compare,
         initial_norm,
         noise,

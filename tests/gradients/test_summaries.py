@@ -1,3 +1,5 @@
+import inspect
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -9,6 +11,10 @@ from torch import nn
 import gradients
 import probes
 from tests.helpers.small_network import gradients_of, make_batch, make_network, two_losses
+
+# Before scipy 1.15 the argument had another name.
+HAS_RNG = "rng" in inspect.signature(scipy.stats.bootstrap).parameters
+RANDOM = "rng" if HAS_RNG else "random_state"
 
 
 def test_compare_equals_autograd_and_leaves_the_losses_usable():
@@ -167,7 +173,7 @@ def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
             n_resamples=4000,
             confidence_level=0.9,
             method="percentile",
-            rng=np.random.default_rng(1),
+            **{RANDOM: np.random.default_rng(1)},
         ).confidence_interval
         width = interval.high - interval.low
         np.testing.assert_allclose(found[f"{name}_total_low"], interval.low, atol=0.06 * width)
@@ -180,7 +186,7 @@ def test_noise_is_the_spread_of_the_batches_with_the_bootstrap_of_scipy():
             n_resamples=4000,
             confidence_level=0.9,
             method="percentile",
-            rng=np.random.default_rng(1),
+            **{RANDOM: np.random.default_rng(1)},
         ).confidence_interval
         width = interval.high - interval.low
         np.testing.assert_allclose(at["mean_low"], interval.low, atol=0.06 * width)

@@ -12,10 +12,14 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 from torch.nn import functional as F
 
-from resonance_toolkit._base.class_targets import class_out_of_range, extreme_classes, is_whole
 from resonance_toolkit._base.forms import Batches, index_rows
 from resonance_toolkit._base.language_models import IGNORED_TARGET
-from resonance_toolkit._base.losses import logits_of
+from resonance_toolkit._base.losses.class_targets import (
+    class_out_of_range,
+    extreme_classes,
+    is_whole,
+)
+from resonance_toolkit._base.losses.per_sample import logits_of
 
 Meaning: TypeAlias = Literal["classes", "several labels", "distributions"]
 

@@ -15,9 +15,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resonance_toolkit._base.class_targets import class_out_of_range, extreme_classes, is_whole
-from resonance_toolkit._base.default_loss import align_classes, mean_over_positions
-from resonance_toolkit._base.losses import (
+from resonance_toolkit._base.losses.class_targets import (
+    class_out_of_range,
+    extreme_classes,
+    is_whole,
+)
+from resonance_toolkit._base.losses.default_loss import align_classes, mean_over_positions
+from resonance_toolkit._base.losses.per_sample import (
     Loss,
     class_weights_of,
     ignore_index_of,

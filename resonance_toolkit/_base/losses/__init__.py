@@ -1,0 +1,1 @@
+"""Losses: of each sample, by what targets ask for, of classes with weights."""
