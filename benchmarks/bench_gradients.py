@@ -12,6 +12,9 @@ torchjd is left out if it is not installed; one by one it makes two whole backwa
 is 1 a trace makes the same two, and only bookkeeping is left to differ, 1 to 3 % of a plain step on
 either side: expect a tie there, 0.98 to 1.02, on either side of its bar.
 
+With `noise=True` norms of the micro-batches are read too: told beside the same trace without them.
+`reweight` is run after training, on one recorded row.
+
 All ways give what a trace gives: inner product and norms of both gradients in each layer, in
 float64, and their sum in `.grad`; the other ways are told beforehand which parameters both losses
 reach.
@@ -74,6 +77,9 @@ def print_ratios(times: timing.Times, cosines: dict[str, float], bound: float) -
         cosine = f"   cosine {cosines[name]:+.5f}" if name in cosines else ""
         print(timing.row(times, name, "plain step", bar=bars.get(name)) + cosine)
 
+    pair = [f"4 micro-batches, trace{end}" for end in (", noise", "")]
+    print(timing.row({name: times[name] for name in pair}, *pair))
+
     for peer in times:
         if peer.startswith(("naive", "torchjd")):
             title = f"trace / {peer}"
@@ -105,6 +111,9 @@ class Training:
         ways["trace"] = self._step(self._trace_backward())
         ways["trace, every 10"] = self._step(self._trace_backward(every=10))
         ways["trace, activation level"] = self._step(self._activation_backward())
+        ways["4 micro-batches, trace"] = self._step(self._accumulated_backward(noise=False))
+        ways["4 micro-batches, trace, noise"] = self._step(self._accumulated_backward(noise=True))
+        ways["reweight, 1 row"] = self._reweighting()
         ways["naive, 3 passes"] = self._step(self._naive_backward)
 
         if (torchjd := find_torchjd()) is not None:
@@ -166,6 +175,24 @@ class Training:
 
         return backward
 
+    def _accumulated_backward(self, *, noise: bool) -> Work:
+        trace = gradients.Trace(self.model, noise=noise)
+        micro_batches = list(zip(self.inputs.chunk(4), self.targets.chunk(4), strict=True))
+
+        def backward() -> None:
+            for index, (inputs, targets) in enumerate(micro_batches):
+                main_loss = F.cross_entropy(self.model(inputs), targets) / 4
+                auxiliary_loss = self.probe.loss(targets) / 4
+                trace.backward(main_loss, auxiliary_loss, update=index == 3)
+
+        return backward
+
+    def _reweighting(self) -> Work:
+        trace = gradients.Trace(self.model)
+        self._step(lambda: trace.backward(*self._losses()))()
+        record = trace.to_dataset()
+        return lambda: discard(gradients.reweight(record, equal_lengths))
+
     def _naive_backward(self) -> None:
         rows = products_by_layer(self.shared, self._gradient(0), self._gradient(1))
         self.cosines["naive, 3 passes"] = total_cosine(rows)
@@ -190,6 +217,16 @@ class Training:
                 del parameter.jac
 
         return backward
+
+
+def equal_lengths(gramian: Tensor) -> Tensor:
+    """Weights under which all gradients are one long."""
+    return gramian.diagonal() ** -0.5
+
+
+def discard(result: object) -> None:
+    """Only the time counts."""
+    del result
 
 
 def products_by_layer(

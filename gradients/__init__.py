@@ -9,6 +9,7 @@ question once, for one batch. The modules `gradients.accelerate`, `gradients.lig
 from gradients._compare import compare
 from gradients._initial_norm import initial_norm
 from gradients._noise import noise
+from gradients._noise_scale import noise_scale
 from gradients._plots.dynamics import plot_dynamics
 from gradients._plots.layers import plot_layers
 from gradients._plots.trace import plot_trace
@@ -28,6 +29,7 @@ __all__ = [
     "initial_norm",
     "noise",
     # What was recorded
+    "noise_scale",
     "read_trace",
     "regroup",
     "reweight",

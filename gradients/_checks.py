@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 import torch.distributed as dist
@@ -27,6 +28,18 @@ def check_level(level: str, layers: str | Sequence[str] | None, separate: bool |
             "`separate`: expected None with level='activation', where one pass carries all losses, "
             f"got {separate!r}; use level='parameter'"
         )
+
+
+def check_noise(noise: object) -> None:
+    """Raise a TypeError unless it is a bool."""
+    if not isinstance(noise, bool):
+        raise TypeError(f"`noise`: expected True or False, got {noise!r}")
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise a ValueError unless it is a share between 0 and 1."""
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
+        raise ValueError(f"`confidence`: expected a number between 0 and 1, got {confidence!r}")
 
 
 def check_scaler(scaler: object) -> None:

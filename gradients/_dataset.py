@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import xarray as xr
 
-from gradients._rows import Array, RecordedUpdate
+from gradients._rows import Array, RecordedUpdate, stack_micro_squares
 
 _BY_LAYER = ("step", "layer")
 _BY_PAIR = ("step", "layer", "objective", "other_objective")
@@ -61,9 +61,14 @@ def make_dataset(
         gradient_norm = np.array([update.gradient_norm for update in updates], dtype=float)
         variables["gradient_norm"] = _variable("step", gradient_norm, "norm of the whole gradient")
 
-    if n_losses > 2:
+    micro_square = stack_micro_squares(updates)
+    if micro_square is not None:
+        variables |= _variables_of_noise(updates, micro_square)
+
+    if n_losses > 2 or micro_square is not None:
         names = np.array(objectives, dtype=str)
         coords["objective"] = _variable("objective", names, "loss term")
+    if n_losses > 2:
         coords["other_objective"] = _variable("other_objective", names, "other loss term")
 
     attributes = {**attributes, "objectives": ", ".join(objectives)}
@@ -155,6 +160,21 @@ def _variables_of_many(dot: Array, norm: Array, loss: Array) -> dict[str, Any]:
         "inner_product": _variable(_BY_PAIR, dot, "inner product of the gradients"),
         "norm": _variable(_BY_PAIR, norm, norm_text),
         "loss": _variable(("step", "objective"), loss, "loss"),
+    }
+
+
+def _variables_of_noise(
+    updates: Sequence[RecordedUpdate], micro_square: Array
+) -> dict[str, xr.Variable]:
+    square = np.array([np.diagonal(update.square, axis1=1, axis2=2) for update in updates])
+    n_micro_batches = np.array([update.n_micro_batches for update in updates], dtype=np.int64)
+
+    dims = ("step", "layer", "objective")
+    micro_text = "mean squared gradient norm of the micro-batches"
+    return {
+        "squared_norm": _variable(dims, square, "squared gradient norm of the update"),
+        "micro_batch_squared_norm": _variable(dims, micro_square, micro_text),
+        "n_micro_batches": _variable("step", n_micro_batches, "micro-batches of the update"),
     }
 
 

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
-from gradients._checks import Group, check_unsharded
+from gradients._checks import Group, check_confidence, check_unsharded
 from gradients._dataset import make_dataset
 from gradients._measure_losses import Losses, measure_losses
 from gradients._recorders.parameters import ParameterRecorder
@@ -87,7 +86,7 @@ def noise(
     """
     check_module(model)
     resamples = check_whole("resamples", resamples)
-    _check_confidence(confidence)
+    check_confidence(confidence)
     check_unsharded(model, hint="; use `Trace` with `fully_shard`")
 
     processes = find_group(model, group)
@@ -201,8 +200,3 @@ def _agree_on_batches(
     total = torch.tensor(n_samples, device=device)
     dist.all_reduce(total, group=group)
     return int(total)
-
-
-def _check_confidence(confidence: float) -> None:
-    if not isinstance(confidence, Real) or not 0 < confidence < 1:
-        raise ValueError(f"`confidence`: expected a number between 0 and 1, got {confidence!r}")

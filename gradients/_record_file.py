@@ -134,20 +134,27 @@ def _checksum(fields: dict[str, Any]) -> int:
 
 
 def _to_fields(update: RecordedUpdate) -> dict[str, Any]:
-    return {
+    fields: dict[str, Any] = {
         "step": update.step,
         "loss": update.loss.tolist(),
         "dot": update.dot.tolist(),
         "square": update.square.tolist(),
         "gradient_norm": update.gradient_norm,
     }
+    if update.micro_square is not None:
+        fields["micro_square"] = update.micro_square.tolist()
+        fields["n_micro_batches"] = update.n_micro_batches
+    return fields
 
 
 def _to_update(fields: dict[str, Any]) -> RecordedUpdate:
+    micro_square = fields.get("micro_square")
     return RecordedUpdate(
         step=fields["step"],
         loss=np.array(fields["loss"], dtype=np.float64),
         dot=np.array(fields["dot"], dtype=np.float64),
         square=np.array(fields["square"], dtype=np.float64),
         gradient_norm=fields["gradient_norm"],
+        micro_square=None if micro_square is None else np.array(micro_square, dtype=np.float64),
+        n_micro_batches=1 if micro_square is None else fields["n_micro_batches"],
     )

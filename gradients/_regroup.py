@@ -6,7 +6,13 @@ from gradients._dataset import layer_coordinate, with_cosines
 from resonance_toolkit import select
 
 # What adds up over layers as it is, and what adds up in squares.
-_SUMS = ("dot", "inner_product", "n_parameters")
+_SUMS = (
+    "dot",
+    "inner_product",
+    "n_parameters",
+    "squared_norm",
+    "micro_batch_squared_norm",
+)
 _NORMS = ("norm_main", "norm_aux", "norm")
 
 

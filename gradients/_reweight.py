@@ -9,7 +9,7 @@ from torch import Tensor
 from gradients._checks import check_recorded
 from gradients._gramian import gramians_of
 from gradients._rows import Array
-from resonance_toolkit import check_choice, check_whole, preserving_rng, provenance
+from resonance_toolkit import check_choice, check_whole, preserving_rng, provenance, seed_generators
 
 Weighting: TypeAlias = Callable[[Tensor], Tensor] | Literal["sum", "mean"]
 
@@ -86,7 +86,7 @@ def reweight(
     is_defined = np.isfinite(flat_gramians).all((1, 2))
     flat_weights = np.full(flat_gramians.shape[:2], np.nan)
     with preserving_rng():
-        torch.default_generator.manual_seed(seed)  # the Gramian is on the CPU
+        seed_generators(seed)  # the Gramian is on the CPU
         for index in np.flatnonzero(is_defined):
             flat_weights[index] = _weights_of(weighting, flat_gramians[index])
 

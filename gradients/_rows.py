@@ -34,6 +34,10 @@ class RecordedUpdate:
     square: Array  # (layer, objective, other): squared norm of the first, over the same
     gradient_norm: float  # of the sum of all losses, over all parameters
 
+    # (layer, objective): mean squared norm of the micro-batches, on the scale of the update's
+    micro_square: Array | None = None
+    n_micro_batches: int = 1
+
 
 @dataclass(frozen=True)
 class MeasuredUpdate:
@@ -85,7 +89,7 @@ def to_state(updates: Sequence[RecordedUpdate]) -> dict[str, Tensor]:
     if not updates:
         return {}
 
-    return {
+    columns = {
         "step": torch.tensor([update.step for update in updates]),
         "loss": torch.from_numpy(np.stack([update.loss for update in updates])),
         "dot": torch.from_numpy(np.stack([update.dot for update in updates])),
@@ -94,6 +98,23 @@ def to_state(updates: Sequence[RecordedUpdate]) -> dict[str, Tensor]:
             [update.gradient_norm for update in updates], dtype=torch.float64
         ),
     }
+
+    micro_square = stack_micro_squares(updates)
+    if micro_square is not None:
+        columns["micro_square"] = torch.from_numpy(micro_square)
+        columns["n_micro_batches"] = torch.tensor([update.n_micro_batches for update in updates])
+    return columns
+
+
+def stack_micro_squares(updates: Sequence[RecordedUpdate]) -> Array | None:
+    """Stack what is known of micro-batches, `(row, layer, objective)`; None if nothing is."""
+    if all(update.micro_square is None for update in updates):
+        return None
+
+    # A training may have been resumed with another setting.
+    unknown = np.full(updates[0].square.shape[:2], np.nan)
+    squares = [update.micro_square for update in updates]
+    return np.stack([unknown if square is None else square for square in squares])
 
 
 def from_state(state: Mapping[str, Tensor]) -> list[RecordedUpdate]:
@@ -104,6 +125,7 @@ def from_state(state: Mapping[str, Tensor]) -> list[RecordedUpdate]:
     # Frameworks move the tensors of a checkpoint to the device of the model. A copy, since a
     # state may be loaded twice.
     columns = {name: column.detach().cpu().clone() for name, column in state.items()}
+    has_noise = "micro_square" in columns
     return [
         RecordedUpdate(
             step=int(columns["step"][i]),
@@ -111,6 +133,8 @@ def from_state(state: Mapping[str, Tensor]) -> list[RecordedUpdate]:
             dot=columns["dot"][i].numpy(),
             square=columns["square"][i].numpy(),
             gradient_norm=float(columns["gradient_norm"][i]),
+            micro_square=columns["micro_square"][i].numpy() if has_noise else None,
+            n_micro_batches=int(columns["n_micro_batches"][i]) if has_noise else 1,
         )
         for i in range(len(columns["step"]))
     ]
@@ -124,7 +148,7 @@ def to_recorded_updates(
     tensors = [
         tensor
         for update in updates
-        for tensor in (update.losses, update.scale, update.measurement.products)
+        for tensor in (update.losses, update.scale, _all_products(update.measurement))
     ]
     numbers = [tensor.double().numpy() for tensor in to_host(tensors)]
     return [
@@ -133,16 +157,25 @@ def to_recorded_updates(
     ]
 
 
+def _all_products(measurement: Measurement) -> Tensor:
+    # Of the update, then of its micro-batches if they were measured.
+    if measurement.micro_products is None:
+        return measurement.products
+    return torch.cat([measurement.products, measurement.micro_products])
+
+
 def _to_recorded_update(
     update: MeasuredUpdate, numbers: list[Array], owners: list[int], n_layers: int
 ) -> RecordedUpdate:
     measurement = update.measurement
     losses, scale, scaled_products = numbers
     n_losses = len(losses)
-    products = scaled_products.reshape(len(owners), -1) / scale**2
+    n_pairs = n_losses * (n_losses + 1) // 2
+    all_products = scaled_products.reshape(-1, n_pairs) / scale**2
+    products, micro_products = all_products[: len(owners)], all_products[len(owners) :]
 
     # A gradient that overflowed says nothing: the scaler will skip this update.
-    is_finite = bool(np.isfinite(products).all())
+    is_finite = bool(np.isfinite(all_products).all())
 
     matrices = full_matrices(products, n_losses)
     squares = np.diagonal(matrices, axis1=1, axis2=2)
@@ -165,10 +198,25 @@ def _to_recorded_update(
         gradient_norm = float(np.sqrt(max(matrices.sum(), 0.0)))
 
     is_defined = is_shared if is_finite else np.zeros_like(is_shared)
+
+    micro_square = None
+    if measurement.micro_products is not None:
+        micro_square = np.zeros((n_layers, n_losses))
+        micro_matrices = full_matrices(micro_products, n_losses)
+        micro_squares = np.diagonal(micro_matrices, axis1=1, axis2=2)
+        np.add.at(micro_square, owners, np.where(reached, micro_squares, 0.0))
+
+        # Each micro-batch brings one part in n of the update: by itself, it is n times that, and
+        # the mean of n squares is n times their sum.
+        micro_square *= measurement.n_micro_batches
+        micro_square[~np.diagonal(is_defined, axis1=1, axis2=2)] = np.nan
+
     return RecordedUpdate(
         step=update.step,
         loss=losses,
         dot=np.where(is_defined, dot, np.nan),
         square=np.where(is_defined, square, np.nan),
         gradient_norm=gradient_norm,
+        micro_square=micro_square,
+        n_micro_batches=measurement.n_micro_batches,
     )

@@ -17,6 +17,7 @@ from gradients._checks import (
     check_level,
     check_losses,
     check_names,
+    check_noise,
     check_scaler,
     default_names,
     explaining_second_pass,
@@ -70,6 +71,10 @@ class Trace:
             puts the cosine off by a few tenths of a per cent).
         group: Processes to average gradients over: "auto" for those of the wrapper, a
             `ProcessGroup`, or None for this process alone.
+        noise: Record the norms of each micro-batch's gradients too, beside those of the update,
+            for `noise_scale`: of several micro-batches (`update=False`), or of several processes.
+            It costs another reading of each micro-batch's gradients on the steps that are sampled.
+            Only for parameters that are whole in each process.
         path: A new file, to which each row is written as soon as it is recorded, so that nothing
             is lost if the process is killed; `read_trace` reads it. Each sampled update waits for
             the device then. Of several processes, the first writes.
@@ -102,6 +107,7 @@ class Trace:
         scaler: torch.amp.GradScaler | None = None,
         separate: bool | None = None,
         group: Group = "auto",
+        noise: bool = False,
         path: str | Path | None = None,
     ) -> None:
         check_module(model)
@@ -109,6 +115,7 @@ class Trace:
         check_scaler(scaler)
         self.every = check_whole("every", every)
         check_level(level, layers, separate)
+        check_noise(noise)
         self._file = None if path is None else RecordFile(path)
 
         self.model = model
@@ -119,7 +126,9 @@ class Trace:
         self.path = path
         self.step = 0
 
-        self._recorder = choose_recorder(model, layers, separate, _SampledWhileAlive(self))
+        self._recorder = choose_recorder(
+            model, layers, separate, _SampledWhileAlive(self), noise=noise
+        )
         self._journal = Journal(self._recorder.owners, len(self._recorder.layers))
         self._update = Update(self._recorder, self._journal)
 
@@ -229,6 +238,11 @@ class Trace:
             `cosine (step, layer, objective, other_objective)`, where `norm` is that of the
             objective over the parameters that the other reaches too, and `loss (step, objective)`.
             Inner products and squared norms add up over layers: see `regroup`.
+
+            With `noise=True` also `squared_norm`, `micro_batch_squared_norm (step, layer,
+            objective)`: of the objective's gradient over all its parameters, of the update and as
+            a mean of its micro-batches, each as if it were the whole update; `n_micro_batches
+            (step)`, those of all processes.
 
             A layer is the module that owns the parameters, by its name in `named_modules()`; what
             the model itself owns (a class token, position embeddings) is the layer "".

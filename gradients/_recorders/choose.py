@@ -21,17 +21,28 @@ def choose_recorder(
     layers: str | Sequence[str] | None,
     separate: bool | None,
     is_sampled: Callable[[], bool],
+    *,
+    noise: bool = False,
 ) -> Recorder:
     """Make the recorder for activations, if there are `layers`, or for parameters.
 
     Raises:
-        ValueError: If the parameters are spread over processes in another way than `fully_shard`'s.
+        ValueError: If the parameters are spread over processes in another way than `fully_shard`'s,
+            or `noise` is asked for where micro-batches are not told apart.
     """
     check_not_tensor_parallel(model)
 
+    if noise and (layers is not None or uses_fully_shard(model)):
+        place = "level='activation'" if layers is not None else "a `fully_shard` model"
+        raise ValueError(
+            "`noise`: expected False where the gradients of micro-batches by themselves are not "
+            f"at hand, got True with {place}; use level='parameter' and whole parameters"
+        )
+
+    if layers is None and uses_fully_shard(model):
+        return ShardRecorder(model, separate)
     if layers is None:
-        make_recorder = ShardRecorder if uses_fully_shard(model) else ParameterRecorder
-        return make_recorder(model, separate)
+        return ParameterRecorder(model, separate, noise=noise)
 
     # First the group, which may be refused: the recorder puts hooks on the model.
     group = None

@@ -32,11 +32,14 @@ class ParameterRecorder:
     needs anyway; the first is what remains of the total, which hooks read on its way into
     `.grad`. Gradients are summed over the micro-batches of an update, and averaged over
     processes, before they are multiplied: a mean of cosines is not the cosine of the batch.
+
+    With `noise`, the gradients of each micro-batch are multiplied by themselves, too.
     """
 
-    def __init__(self, model: nn.Module, separate: bool | None) -> None:
+    def __init__(self, model: nn.Module, separate: bool | None, *, noise: bool = False) -> None:
         self.model = model
         self.separate = separate
+        self.noise = noise
         self.group: dist.ProcessGroup | None = None
 
         self._by_layer = parameters_by_layer(model)
@@ -53,12 +56,15 @@ class ParameterRecorder:
         self.disarm()
         self._gradients: dict[int, LossGradients] = {}
         self._products: dict[int, Tensor] = {}
+        self._micro_products: dict[int, Tensor] = {}
+        self._n_passes = 0
         self._reached: NDArray[np.bool_] | None = None
         self._has_compiled_part = False
 
     def arm(self, losses: Sequence[Tensor], factor: Tensor, *, whole_update: bool) -> None:
         """Differentiate the single losses, and get ready to read the backward pass of their sum."""
         self.disarm()
+        self._n_passes += 1
         self._by_layer = current_parameters(self.model, self._by_layer)
         parameters = self._by_layer.parameters
 
@@ -134,6 +140,8 @@ class ParameterRecorder:
         measurement = Measurement(
             products, self._reached, zero_is_unreached=self._has_compiled_part
         )
+        if self.noise:
+            self._add_micro_batches(measurement)
         self.reset()
         return measurement
 
@@ -157,10 +165,43 @@ class ParameterRecorder:
         # A copy: what a hook is given may become `.grad` itself.
         loss_gradients[0] = None if first is None else first.detach().clone()
 
+        if self.noise:
+            self._multiply_micro_batch(index, loss_gradients)
+
         earlier = self._gradients.get(index)
         if earlier is not None:
             loss_gradients = list(map(add_optional, earlier, loss_gradients))
         self._gradients[index] = loss_gradients
+
+    def _multiply_micro_batch(self, index: int, loss_gradients: LossGradients) -> None:
+        assert self._reached is not None
+        first = loss_gradients[0] if self._reached[index, 0] else None
+        vectors = [first, *loss_gradients[1:]]
+        if all(vector is None for vector in vectors):
+            return
+
+        products = inner_products(vectors, first_is_sum=self._first_is_sum)
+        earlier = self._micro_products.get(index)
+        self._micro_products[index] = products if earlier is None else earlier + products
+
+    def _add_micro_batches(self, measurement: Measurement) -> None:
+        # The update is its only micro-batch.
+        if self.group is None and self._n_passes == 1:
+            measurement.micro_products = measurement.products
+            return
+
+        nothing = torch.zeros_like(measurement.products[0])
+        indices = range(len(measurement.products))
+        products = torch.stack([self._micro_products.get(i, nothing).to(nothing) for i in indices])
+        measurement.n_micro_batches = self._n_passes
+
+        # The gradient is a mean over processes: each brings its share of it.
+        if self.group is not None:
+            n_processes = dist.get_world_size(self.group)
+            dist.all_reduce(products, group=self.group)
+            products /= n_processes**2
+            measurement.n_micro_batches *= n_processes
+        measurement.micro_products = products
 
     def _average_over(self, group: dist.ProcessGroup) -> None:
         assert self._reached is not None

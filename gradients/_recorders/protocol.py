@@ -21,6 +21,10 @@ class Measurement:
     reached: NDArray[np.bool_]  # (item, objective)
     zero_is_unreached: bool  # where unreached gradients arrive as zeros
 
+    # Upper triangles of each micro-batch's own part of the gradient, summed over micro-batches.
+    micro_products: Tensor | None = None
+    n_micro_batches: int = 1  # of all processes
+
 
 class Recorder(Protocol):
     """Reads the gradients of several losses while their sum is backpropagated.

@@ -14,21 +14,33 @@ def _losses(model, x, y):
     return F.cross_entropy(logits, y), logits.square().mean(), logits.sin().mean()
 
 
-def _trace(model, data, **options):
+def _trace(model, data, every=2, train=None, **options):
     """Training changes a model on purpose: what the trace adds must not stay."""
     x, y = data
     grads = {p: p.grad for p in model.parameters()}
     try:
         for p in model.parameters():
             p.grad = None
-        with preserving_rng(devices_of(model)), gradients.Trace(model, 2, **options) as trace:
+        with preserving_rng(devices_of(model)), gradients.Trace(model, every, **options) as trace:
             seed_generators(0, devices_of(model))
-            for _ in range(3):
-                trace.backward(*_losses(model, x, y)[:2])
+            (train or _train)(trace, model, x, y)
         return trace.to_dataset()
     finally:
         for p, grad in grads.items():
             p.grad = grad
+
+
+def _accumulate(trace, model, x, y):
+    """Two updates of two micro-batches each."""
+    for index in range(4):
+        half = slice(index % 2, None, 2)
+        losses = _losses(model, x[half], y[half])[:2]
+        trace.backward(*(loss / 2 for loss in losses), update=index % 2 == 1)
+
+
+def _train(trace, model, x, y):
+    for _ in range(3):
+        trace.backward(*_losses(model, x, y)[:2])
 
 
 def _activation(model, data):
@@ -56,6 +68,9 @@ VERBS = {
     ),
     "gradients.noise": lambda model, data: gradients.noise(
         model, data, lambda x, y: _losses(model, x, y)[:2], samples=20, batch_size=5, resamples=20
+    ),
+    "gradients.noise_scale": lambda model, data: gradients.noise_scale(
+        _trace(model, data, every=1, train=_accumulate, noise=True), batch_size=12, resamples=20
     ),
     "gradients.read_trace": _read,
     "gradients.regroup": lambda model, data: gradients.regroup(

@@ -49,6 +49,8 @@ def train(kind: str, rank: int, *, traced: bool):
     model = make_model(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     options = {"level": "activation", "layers": "drop"} if "activation" in kind else {}
+    if kind.startswith("ddp") and "activation" not in kind:
+        options = {"noise": True}
     trace = Trace(model, **options)
     n_micro_batches = 2 if "accumulated" in kind else 1
 

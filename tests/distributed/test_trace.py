@@ -41,6 +41,24 @@ def test_both_processes_have_the_numbers_of_the_whole_batch(results, kind):
     assert list(first["layer"].values) == list(expected["layer"].values)
 
 
+@pytest.mark.parametrize(("kind", "n_micro_batches"), [("ddp", 2), ("ddp accumulated", 4)])
+def test_processes_are_micro_batches_of_their_own(results, kind, n_micro_batches):
+    model = make_network(dropout=0.0).eval()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    alone = Trace(model, noise=True)
+    for step in range(2):
+        optimizer.zero_grad()
+        parts = zip(*(part.chunk(n_micro_batches) for part in make_batch(seed=step)), strict=True)
+        for index, (x, y) in enumerate(parts):
+            losses = [loss / n_micro_batches for loss in two_losses(model, x, y)]
+            alone.backward(*losses, update=index == n_micro_batches - 1)
+        optimizer.step()
+
+    together = xr.Dataset.from_dict(results[0][kind]["trace"])
+    for name in ("n_micro_batches", "micro_batch_squared_norm", "squared_norm"):
+        np.testing.assert_allclose(together[name], alone.to_dataset()[name], rtol=1e-9)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_is_bitwise_what_it_is_without(results, kind):
     assert all(rank[kind]["bitwise"] for rank in results)
