@@ -28,7 +28,6 @@ from resonance_toolkit import (
     call_model,
     default_loss,
     evaluating,
-    find_blocks,
     leave_out_uncounted,
     logits_of,
     take,
@@ -42,6 +41,7 @@ _NOT_APPLICABLE = {
     "attention.capture": re.compile(r"^`model`: .*no attention"),
     "probes.exits": re.compile(
         r"A layer of another width needs head='own'|expected logits \(sample, class\) or"
+        r"|expected a layer that runs once in a forward pass, this one runs [2-9]"
     ),
 }
 
@@ -135,9 +135,10 @@ def _measure_probe(case: Case) -> str:
     model = case.model.train()
     ((inputs, targets),) = take(case.data, None, model=model, batch_size=None)
 
+    # Targets of `take` are at the positions that predict them.
     probe, note = _attach(model, inputs)
     outputs = call_model(model, inputs)
-    auxiliary = probe.loss(targets)
+    auxiliary = probe.loss(targets, shift=False)
     _check_finite("the probe's loss", auxiliary.item())
 
     # By itself first: the main loss would fill the gradients of the layers anyway.
@@ -161,7 +162,7 @@ def _attach(model: nn.Module, inputs: Any) -> tuple[probes.Probe, str]:
 
 def _measure_exits(case: Case) -> None:
     with _untouched(case.model):
-        result = probes.exits(case.model, case.data, list(find_blocks(case.model)))
+        result = probes.exits(case.model, case.data)
 
     # Of one measure, since others are undefined for some numbers of exits.
     losses = result["cross_entropy"].sel(measure="max softmax")

@@ -24,8 +24,8 @@ with `labels`. No layer, block or loss is named: all is found. Made by
   (single blocks or layers may be NaN, if not all are; exits are looked at by one measure);
 - **refused**: it says why not, in the sentence of the note, as an error or as a warning beside NaN;
 - **-**: there is nothing to measure, as the sentence of the note has it: attention without a
-  softmax, an early exit through a head that reads layers of another shape, a nudge of tensors that
-  have no say in the loss;
+  softmax, an early exit through a head that reads layers of another shape, or after one layer that
+  runs several times; a nudge of tensors that have no say in the loss;
 - **fails**: an error that says nothing to a user, or a wrong number: a fault of ours.
 """
 

@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,7 +21,13 @@ from landscape._evaluation.problem import (
     describe,
     make_measurement,
 )
-from resonance_toolkit import AtMost, check_module, check_positive, check_whole, provenance
+from resonance_toolkit import (
+    AtMost,
+    check_module,
+    check_positive,
+    check_whole,
+    provenance,
+)
 
 _LONG_NAMES = {
     "critical_sharpness": "critical sharpness, 2 over the critical step",
@@ -130,6 +137,13 @@ def critical_sharpness(
             values = _measure_along(measurement, params, update, gradients[name], effort)
             for key, value in values.items():
                 columns[key][row, column] = value
+
+    if not np.isfinite(columns["slope"]).all():
+        warnings.warn(
+            "the slope of the loss is not finite at the weights, so that the sharpness is NaN: "
+            "`data` or weights may hold NaN or infinity",
+            stacklevel=2,
+        )
 
     dims = "objective", "other_objective"
     last = Problem(next(iter(measurements.values())), params, ())

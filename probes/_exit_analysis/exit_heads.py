@@ -69,14 +69,16 @@ def resolve_exit_heads(
     if head in ("own", "tuned"):
         raise ValueError(f"`head`: {head} heads are trained; give the Exits that hold them")
 
-    points, _ = resolve_heads(root, forward_trace, head, norm, seed=0)
+    # The model's own head, complete, is checked in every pass.
+    is_checked = head == "model" and norm == "auto"
+    points, _ = resolve_heads(root, forward_trace, head, norm, seed=0, last_token=is_checked)
     functions: dict[str, HeadFunction] = {
         name: partial(point.head, root) for name, point in points.items()
     }
 
-    # The model's own head, complete, gives the model's output from the last layer, too.
+    # It gives the model's output from the last layer, too.
     shared_head = next(iter(points.values())).head
-    if head == "model" and norm == "auto":
+    if is_checked:
         functions[layers[-1]] = partial(shared_head, root)
     return ExitHeads(root, forward_trace, functions), str(shared_head)
 

@@ -1,8 +1,11 @@
-"""The path from a layer's output to logits: modules of the model, with pooling between them."""
+"""The path from a layer's output to logits: modules of the model, with functions between them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probes._model.distributed import gathered
@@ -20,9 +23,47 @@ POOLING_BETWEEN_MODULES: dict[str, Callable[[Tensor], Tensor]] = {
     "mean of a map": lambda x: x.mean((-2, -1)),
     "mean of a map, channels last": lambda x: x.mean((1, 2)),
     "flatten": lambda x: x.flatten(1),
+    # As DINOv2's classifier and the distilled transformers of images and sound have it.
+    "first token and mean of the others": lambda x: torch.cat([x[:, 0], x[:, 1:].mean(1)], dim=-1),
+    "mean of the first two tokens": lambda x: (x[:, 0] + x[:, 1]) / 2,
 }
 
-Step = tuple[str, str]  # a name of POOLING_BETWEEN_MODULES, then of a module ("" for none)
+# Right for texts without padding only, so that each pass has to be checked.
+LAST_TOKEN = "last token"
+
+# Made within `forward`, where they are no modules: DistilBERT's classifier has such a `relu`.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu (tanh)": partial(F.gelu, approximate="tanh"),
+    "tanh": torch.tanh,
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+}
+
+# Functions with a number, which follows the name: T5 scales what its head reads, Cohere the logits,
+# and Gemma caps them softly.
+TIMES = "times"
+CAPPED_AT = "softly capped at"
+_FUNCTIONS_OF_NUMBER: dict[str, Callable[[Tensor, float], Tensor]] = {
+    TIMES: lambda x, factor: x * factor,
+    CAPPED_AT: lambda x, cap: cap * torch.tanh(x / cap),
+}
+
+Step = tuple[str, str]  # what `function_between_modules` knows, then a module ("" for none)
+
+
+def function_between_modules(name: str) -> Callable[[Tensor], Tensor]:
+    """Return what a step does before its module, by name."""
+    if name == LAST_TOKEN:
+        return lambda x: x[:, -1]
+    function = POOLING_BETWEEN_MODULES.get(name) or ACTIVATIONS.get(name)
+    if function is not None:
+        return function
+
+    kind, _, number = name.rpartition(" ")
+    function_of_number = _FUNCTIONS_OF_NUMBER[kind]
+    return lambda x: function_of_number(x, float(number))
 
 
 @dataclass(frozen=True)
@@ -44,8 +85,8 @@ class Head:
 
         with gathered(root, self.modules, own=has_user_code):
             x = hidden if self.norm is None else self.norm(hidden)
-            for pooling, module_name in self.steps:
-                x = POOLING_BETWEEN_MODULES[pooling](x)
+            for function_name, module_name in self.steps:
+                x = function_between_modules(function_name)(x)
                 if module_name:
                     x = root.get_submodule(module_name)(x)
             return x if self.custom is None else self.custom(x)

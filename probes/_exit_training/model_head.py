@@ -2,30 +2,54 @@
 
 Starting with the last layer's output, the search looks for the next module whose input is that
 tensor, or the tensor pooled in one of the usual ways, and goes on with that module's output, until
-the tensor is the logits. The path found is then run as a whole, and must give the logits again.
+the tensor is the logits. Where pooling leads nowhere, a few other functions are tried: activations,
+a constant factor, a soft cap. The path found is then run as a whole, and must give the logits
+again.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from probes._exit_training.forward_trace import ForwardTrace
-from probes._exit_training.head import POOLING_BETWEEN_MODULES, Head, Step, has_parameters
-from resonance_toolkit import devices_of, evaluating, preserving_rng
+from probes._exit_training.forward_trace import ForwardTrace, ModuleCall
+from probes._exit_training.head import (
+    ACTIVATIONS,
+    CAPPED_AT,
+    LAST_TOKEN,
+    POOLING_BETWEEN_MODULES,
+    TIMES,
+    Head,
+    Step,
+    function_between_modules,
+    has_parameters,
+)
+from resonance_toolkit import devices_of, evaluating, preserving_rng, unwrap
+
+# Names the function that makes the second tensor of the first, if one does.
+_FunctionSearch = Callable[[Tensor, Tensor], str | None]
+
+# Where configurations of transformers keep the cap of the logits.
+_CAP_NAMES = ("final_logit_softcapping", "logits_soft_cap")
 
 
 @torch.no_grad()
-def trace_model_head(root: nn.Module, forward_trace: ForwardTrace) -> Head:
+def trace_model_head(
+    root: nn.Module, forward_trace: ForwardTrace, *, last_token: bool = False
+) -> Head:
     """Find the path from the last layer's output to the model's logits, and prove it.
 
+    Args:
+        last_token: Whether the path may read the last token alone, which proves nothing for texts
+            with padding: each pass has to be checked then.
+
     Raises:
-        ValueError: If the model does something on the way that is neither a module nor pooling, or
-            passes another layer of the kind listed.
+        ValueError: If the model does something on the way that is neither a module nor one of the
+            functions known, or passes another layer of the kind listed.
     """
     last_layer = forward_trace.layers[-1]
-    steps = _search_steps(forward_trace)
+    steps = _search_steps(root, forward_trace, last_token)
     head = Head(steps)
 
     if not head.modules:
@@ -54,25 +78,51 @@ def is_same(tensor: Tensor, reference: Tensor) -> bool:
     return _relative_error(tensor, reference) <= _relative_tolerance(reference)
 
 
-def _search_steps(forward_trace: ForwardTrace) -> tuple[Step, ...]:
+def _search_steps(
+    root: nn.Module, forward_trace: ForwardTrace, last_token: bool
+) -> tuple[Step, ...]:
+    def other_function(x: Tensor, target: Tensor) -> str | None:
+        names = [*ACTIVATIONS, *_caps(root)] + [LAST_TOKEN] * last_token
+        return _closest_function(names, x, target) or _constant_factor(x, target)
+
     x = forward_trace.hidden[forward_trace.layers[-1]]
     end = forward_trace.last_layer_call.ended
     steps: list[Step] = []
 
-    while (last_pooling := _best_pooling(x, forward_trace.logits)) is None:
-        later_calls = (call for call in forward_trace.calls if call.began > end)
-        for call in later_calls:
-            pooling = None if call.input is None else _best_pooling(x, call.input)
-            if pooling is not None and call.output is not None:
-                break
-        else:
+    while True:
+        later_calls = [call for call in forward_trace.calls if call.began > end]
+
+        # Pooling first, to the end of the model: only what it does not reach takes another way.
+        step = _next_step(x, later_calls, forward_trace.logits, _best_pooling)
+        step = step or _next_step(x, later_calls, forward_trace.logits, other_function)
+        if step is None:
             raise ValueError(_untraceable_message(forward_trace, steps))
 
-        steps.append((pooling, call.name))
+        function_name, call = step
+        if call is None:
+            return (*steps, (function_name, "")) if function_name else tuple(steps)
+
+        assert call.output is not None
+        steps.append((function_name, call.name))
         x = call.output
         end = call.ended
 
-    return (*steps, (last_pooling, "")) if last_pooling else tuple(steps)
+
+def _next_step(
+    x: Tensor, later_calls: Sequence[ModuleCall], logits: Tensor, find_function: _FunctionSearch
+) -> tuple[str, ModuleCall | None] | None:
+    """Find what becomes of a tensor: the logits (no call), or the input of a later call."""
+    function_name = find_function(x, logits)
+    if function_name is not None:
+        return function_name, None
+
+    for call in later_calls:
+        if call.input is None or call.output is None:
+            continue
+        function_name = find_function(x, call.input)
+        if function_name is not None:
+            return function_name, call
+    return None
 
 
 def _check_last_layer_is_last(root: nn.Module, forward_trace: ForwardTrace, head: Head) -> None:
@@ -107,20 +157,49 @@ def _check_no_second_head(root: nn.Module, forward_trace: ForwardTrace, head: He
 
 def _best_pooling(x: Tensor, target: Tensor) -> str | None:
     """Name the pooling that comes closest to making `target` of `x`, if any does."""
+    return _closest_function(POOLING_BETWEEN_MODULES, x, target)
+
+
+def _closest_function(names: Iterable[str], x: Tensor, target: Tensor) -> str | None:
     best_name = None
     least_error = math.inf
 
-    for name, pool in POOLING_BETWEEN_MODULES.items():
+    for name in names:
         try:
-            pooled = pool(x)
+            result = function_between_modules(name)(x)
         except (IndexError, RuntimeError):  # not that many axes
             continue
-        error = _relative_error(pooled, target)
+        error = _relative_error(result, target)
         if error <= _relative_tolerance(target) and error < least_error:
             best_name = name
             least_error = error
 
     return best_name
+
+
+def _constant_factor(x: Tensor, target: Tensor) -> str | None:
+    """Name the factor between two tensors, if it is the same at every entry."""
+    if x.shape != target.shape or not x.is_floating_point() or not target.is_floating_point():
+        return None
+
+    # One row proves nothing: to divide it by its own length is no constant factor.
+    rows, wanted_rows = x.flatten(0, -2).double(), target.to(x.device).flatten(0, -2).double()
+    has_rows = rows.dim() == 2 and len(rows) > 1 and bool(rows.any(1).all())
+    if not has_rows or not bool(wanted_rows.any()):
+        return None
+
+    factor = float((rows * wanted_rows).sum() / rows.square().sum())
+    name = f"{TIMES} {factor!r}"
+    return _closest_function([name], x, target) if math.isfinite(factor) else None
+
+
+def _caps(root: nn.Module) -> Iterator[str]:
+    """Name the soft caps that a configuration of transformers has."""
+    config = getattr(unwrap(root), "config", None)
+    for name in _CAP_NAMES:
+        cap = getattr(config, name, None)
+        if isinstance(cap, int | float) and cap > 0:
+            yield f"{CAPPED_AT} {float(cap)!r}"
 
 
 def _relative_error(tensor: Tensor, reference: Tensor) -> float:

@@ -20,9 +20,18 @@ NormOption = Literal["auto"] | Callable[[Tensor], Tensor] | None
 
 
 def resolve_heads(
-    root: nn.Module, forward_trace: ForwardTrace, head: HeadOption, norm: NormOption, seed: int
+    root: nn.Module,
+    forward_trace: ForwardTrace,
+    head: HeadOption,
+    norm: NormOption,
+    seed: int,
+    *,
+    last_token: bool = False,
 ) -> tuple[dict[str, ExitPoint], dict[str, nn.Module]]:
     """Decide how each early exit comes to its logits, and try it on what a pass has shown.
+
+    Args:
+        last_token: Whether the model's path may read the last token alone; see `trace_model_head`.
 
     Returns:
         The early exits, and, for `head="own"`, a new linear head for each of them, for
@@ -32,7 +41,7 @@ def resolve_heads(
         ValueError: If an option is unknown, or an exit's output does not fit the head.
     """
     _check_options(head, norm)
-    shared_head = _shared_head(root, forward_trace, head, norm)
+    shared_head = _shared_head(root, forward_trace, head, norm, last_token)
     check_mates(root, shared_head.modules)
 
     points: dict[str, ExitPoint] = {}
@@ -64,7 +73,11 @@ def resolve_heads(
 
 
 def _shared_head(
-    root: nn.Module, forward_trace: ForwardTrace, head: HeadOption, norm: NormOption
+    root: nn.Module,
+    forward_trace: ForwardTrace,
+    head: HeadOption,
+    norm: NormOption,
+    last_token: bool,
 ) -> Head:
     """Return the path that all exits have in common; for own heads, up to their features."""
     user_norm = norm if callable(norm) else None
@@ -72,7 +85,7 @@ def _shared_head(
         return Head((), user_norm, head)
 
     try:
-        model_head = trace_model_head(root, forward_trace)
+        model_head = trace_model_head(root, forward_trace, last_token=last_token)
     except ValueError:
         if head != "own":
             raise

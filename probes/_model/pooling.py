@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
@@ -48,7 +49,7 @@ class Pool:
             case "mean":
                 return _mean_over_positions(x, self.channel, counts)
             case "cls":
-                return x[:, 0].clone()
+                return _first_positions(x, counts)
             case "spatial":
                 return x.movedim(self.channel, -1).clone()
             case "custom" if self.custom is not None:
@@ -65,16 +66,26 @@ class Pool:
         """Pool what `capture` has kept, `(sample, ..., width)`, for targets of samples."""
         if not self.waits_for_targets:
             return captured
-        return captured[:, 0] if self.kind == "cls" else _mean_over_positions(captured, -1, counts)
+        pool = _first_positions if self.kind == "cls" else partial(_mean_over_positions, channel=-1)
+        return pool(captured, counts=counts)
 
     def counts_at(self, x: Tensor, counts: Tensor | None) -> Tensor | None:
         """Return the padding mask of a call if it is one of this layer's positions.
 
         A layer with other positions, such as windows or latent tokens, has no padding of its own.
         """
-        if counts is None or not (self.kind in ("mean", "spatial") or self.waits_for_targets):
+        has_positions = self.kind in ("cls", "mean", "spatial") or self.waits_for_targets
+        if counts is None or not has_positions:
             return None
         return counts if x.movedim(self.channel, -1).shape[:-1] == counts.shape else None
+
+
+def _first_positions(x: Tensor, counts: Tensor | None) -> Tensor:
+    """Return each sample's first position; of a text padded in front, the first of the text."""
+    if counts is None:
+        return x[:, 0].clone()
+    first = counts.to(x.device).int().argmax(1)  # of several ones the first
+    return x[torch.arange(len(x), device=x.device), first]
 
 
 def _mean_over_positions(x: Tensor, channel: int, counts: Tensor | None) -> Tensor:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from resonance_toolkit._base.find_layers import unwrap
@@ -45,7 +46,8 @@ def positions_that_count(
 
     Args:
         inputs: As `call_model` takes them. Keywords carry a mask, and so do positional arguments,
-            if the model is known.
+            if the model is known. An `attention_mask` may be bool, zeros and ones, or what is added
+            to attention logits; of more than two axes, it marks as padding what nothing attends to.
         of_decoder: Read the mask of what an encoder-decoder feeds its decoder instead.
         model: Whose inputs they are: its `forward` names them.
 
@@ -67,14 +69,37 @@ def positions_that_count(
 
     for name in masks_of_positions:
         if _is_mask(inputs.get(name)):
-            return inputs[name] != 0  # type: ignore[no-any-return]  # a tensor, as checked
+            return _attended_positions(inputs[name])
     for name in masks_of_padding:
-        if _is_mask(inputs.get(name)):
-            return inputs[name] == 0  # type: ignore[no-any-return]  # a tensor, as checked
+        if _is_mask(inputs.get(name)) and inputs[name].dim() == 2:
+            mask = inputs[name]
+            return _is_open(mask) if mask.is_floating_point() else mask == 0
     return None
 
 
 def _is_mask(value: Any) -> bool:
-    # A mask of more axes says who attends to whom, not what is padding; numbers that are added to
-    # attention logits are floating.
-    return isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point()
+    # Of samples and positions; of samples, queries and keys; and with heads between.
+    return isinstance(value, Tensor) and value.dim() in (2, 3, 4) and value.numel() > 0
+
+
+def _attended_positions(mask: Tensor) -> Tensor:
+    """Return what a mask of attention says of positions, without a look at its values.
+
+    Everything stays on the device, and a compiled forward in one graph.
+    """
+    is_attended = mask != 0
+    if mask.is_floating_point():
+        # Either zeros and ones, or what is added to attention logits: zeros and huge negatives.
+        is_added = (mask <= 0).all()
+        is_attended = torch.where(is_added, _is_open(mask), is_attended)
+    if mask.dim() == 2:
+        return is_attended
+
+    # What no query of any head attends to. A position that attends to itself alone may be padding,
+    # but also the last of several texts that are packed into one row.
+    return is_attended.flatten(1, -2).any(1)
+
+
+def _is_open(added_mask: Tensor) -> Tensor:
+    # The least that is in use for "no" is -10000; biases by distance stay far above.
+    return added_mask > -5000

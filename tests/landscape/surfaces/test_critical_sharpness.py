@@ -192,3 +192,12 @@ def test_what_does_not_fit_is_refused():
         landscape.critical_sharpness(model, data, direction={"nothing": torch.ones(2)})
     with pytest.raises(ValueError, match="`max_evaluations`"):
         landscape.critical_sharpness(model, data, max_evaluations=1)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_inputs_that_are_no_numbers_are_told(bad):
+    model, x, y = nn.Linear(3, 2), torch.ones(8, 3), torch.arange(8) % 2
+    x[3, 1] = bad
+    with pytest.warns(UserWarning, match="`data` or weights may hold NaN or infinity"):
+        measured = landscape.critical_sharpness(model, (x, y))
+    assert np.isnan(measured["critical_sharpness"]).all()

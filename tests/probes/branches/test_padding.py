@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import probes
+from resonance_toolkit import positions_that_count
 from tests.helpers.probe_reference import layer_loss, weights_of
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-14}
@@ -173,3 +174,82 @@ def test_a_mask_of_other_positions_is_not_the_layers():
     features = model.mix(x.unflatten(1, (2, -1)).sum(2)).mean(1)
     expected = layer_loss(features, weights_of(probe, "mix"), y, "bce")
     torch.testing.assert_close(probe.loss(y), expected, **ROUNDING)
+
+
+def _make_gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=20, n_positions=16, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    config._attn_implementation = "eager"
+    return GPT2LMHeadModel(config).double().eval()
+
+
+def _mask_forms(mask):
+    """The masks of a padded text in all forms that transformers take."""
+    n_positions = mask.shape[1]
+    causal = torch.ones(n_positions, n_positions, dtype=torch.bool).tril()
+    attended = causal & mask.bool()[:, None]
+    added = torch.zeros(attended.shape).double().masked_fill(~attended, -1e9)
+    return {"int": mask, "bool": mask.bool(), "float": mask.double(), "4-d": added[:, None]}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("form", ["int", "bool", "float", "4-d"])
+def test_a_text_of_gpt2_is_the_same_padded_at_either_side_with_any_mask(side, form):
+    model = _make_gpt2()
+    ids, y = torch.randint(1, 20, (2, 5)), torch.tensor([3, 1])
+    pads = (4, 0) if side == "left" else (0, 4)
+    mask = F.pad(torch.ones(2, 5, dtype=torch.long), pads)
+    padded = {
+        "input_ids": F.pad(ids, pads),
+        "attention_mask": _mask_forms(mask)[form],
+        "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
+    }
+    labels = F.pad(ids, pads, value=-100)
+    # The first token is foretold by the pad before it, in the model's own loss too.
+    labels[:, pads[0]] = -100
+
+    for pool in ("mean", "cls"):
+        with probes.attach(model, n=3, pool=pool, classes=4) as probe:
+            model.train()
+            for module in model.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = 0.0
+            model(input_ids=ids)
+            expected = probe.loss(y, shift=False)
+            model(**padded)
+            torch.testing.assert_close(probe.loss(y, shift=False), expected, **ROUNDING)
+
+    # Each position for itself, and each exit.
+    with probes.attach(model, n=3, pool="spatial") as probe:
+        model(input_ids=ids)
+        expected = probe.loss(ids)
+        model(**padded)
+        torch.testing.assert_close(probe.loss(labels), expected, **ROUNDING)
+    plain = probes.exits(model, {"input_ids": ids, "labels": ids})
+    same = probes.exits(model, {**padded, "labels": labels})
+    np.testing.assert_allclose(same["cross_entropy"], plain["cross_entropy"], rtol=1e-6)
+
+
+def test_what_masks_of_attention_say_of_positions():
+    real = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    for form, mask in _mask_forms(real).items():
+        assert torch.equal(positions_that_count({"attention_mask": mask}), real.bool()), form
+
+    # Added to logits; nothing but zeros is no padding.
+    added = torch.zeros(2, 3)
+    assert positions_that_count({"attention_mask": added}).all()
+    added[1, 2] = -10000
+    found = positions_that_count({"attention_mask": added})
+    assert found.tolist() == [[True] * 3, [True, True, False]]
+    added[1, 2] = -torch.inf
+    assert torch.equal(positions_that_count({"src_key_padding_mask": added}), found)
+
+    # Of keys alone, as Bert's own extended mask is; and of several texts packed into one row.
+    keys = real[:, None, None, :].bool()
+    assert torch.equal(positions_that_count({"attention_mask": keys}), real.bool())
+    packed = torch.block_diag(*[torch.ones(n, n).tril() for n in (2, 1, 3)])[None]
+    assert positions_that_count({"attention_mask": packed}).all()
