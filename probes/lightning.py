@@ -45,6 +45,8 @@ class ProbeCallback(Callback):
         trainer.fit(Classifier(model, probe.loss, trace.join), loader)
 
     A training that resumes (`fit(..., ckpt_path=...)`) goes on with the branches of its checkpoint.
+    Amid an epoch it equals one that never stopped if the loader keeps its place in the checkpoint
+    (`state_dict` and `load_state_dict`, as Lightning asks): a plain DataLoader begins anew.
     A probe that is an attribute of the module instead is one of its parts, and needs no callback:
     its branches are in `parameters()`, and in the module's own weights.
 

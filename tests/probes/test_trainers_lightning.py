@@ -65,8 +65,8 @@ class Classifier(LightningModule):
         return [optimizer], [schedule]
 
 
-def make_trainer(folder, callbacks, **settings):
-    checkpoints = ModelCheckpoint(
+def make_trainer(folder, callbacks, *, checkpoints=None, **settings):
+    checkpoints = checkpoints or ModelCheckpoint(
         dirpath=folder, filename="{step}", save_top_k=-1, save_on_train_epoch_end=True
     )
     return Trainer(
@@ -124,7 +124,7 @@ def test_a_training_equals_a_plain_loop_bit_for_bit(tmp_path):
     assert torch.equal(module.validation_losses[-1], F.cross_entropy(expected_model(x), y))
 
 
-# At the end of an epoch: amid one, Lightning begins with the first batches again.
+# At the end of an epoch: amid one, Lightning begins with the first batches of a plain DataLoader.
 @pytest.mark.parametrize("step", [3, 6])
 def test_a_resumed_training_equals_a_plain_loop_bit_for_bit(tmp_path, step):
     records = []
@@ -143,6 +143,55 @@ def test_a_resumed_training_equals_a_plain_loop_bit_for_bit(tmp_path, step):
     assert_same_weights(model, expected_model)
     assert_same_weights(probe, expected_probe)
     assert probe.step == expected_probe.step
+    xr.testing.assert_identical(records[1], records[0])
+    assert list(records[0]["step"]) == list(range(9))
+
+
+class StatefulLoader:
+    """Keeps its place in checkpoints, as Lightning asks of a loader that resumes amid an epoch."""
+
+    def __init__(self):
+        self.batches = list(make_loader())
+        self.position = 0
+        self.is_resumed = False
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        self.position = self.position if self.is_resumed else 0
+        self.is_resumed = False
+        while self.position < len(self.batches):
+            self.position += 1
+            yield self.batches[self.position - 1]
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+        self.is_resumed = True
+
+
+@pytest.mark.parametrize("step", [1, 5])
+def test_a_training_resumed_amid_an_epoch_equals_a_plain_loop_bit_for_bit(tmp_path, step):
+    records = []
+    for checkpoint in (None, tmp_path / f"step={step}.ckpt"):
+        model = make_model()
+        probe = make_probe(model)
+        trace = Trace(model)
+        module = Classifier(model, probe.loss, trace.join)
+        every_step = ModelCheckpoint(
+            dirpath=tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=1
+        )
+        callbacks = [ProbeCallback(probe), TraceCallback(trace)]
+        trainer = make_trainer(tmp_path, callbacks, checkpoints=every_step)
+        trainer.fit(module, StatefulLoader(), make_loader(8), ckpt_path=checkpoint)
+        records.append(trace.to_dataset())
+
+    expected_model, expected_probe = train_by_hand()
+    assert_same_weights(model, expected_model)
+    assert_same_weights(probe, expected_probe)
     xr.testing.assert_identical(records[1], records[0])
     assert list(records[0]["step"]) == list(range(9))
 
