@@ -77,8 +77,9 @@ def print_ratios(times: timing.Times, cosines: dict[str, float], bound: float) -
         cosine = f"   cosine {cosines[name]:+.5f}" if name in cosines else ""
         print(timing.row(times, name, "plain step", bar=bars.get(name)) + cosine)
 
-    pair = [f"4 micro-batches, trace{end}" for end in (", noise", "")]
-    print(timing.row({name: times[name] for name in pair}, *pair))
+    without, title = "4 micro-batches, trace", "trace with noise / without"
+    noise_pair = {title: times[f"{without}, noise"], without: times[without]}
+    print(timing.row(noise_pair, title, without))
 
     for peer in times:
         if peer.startswith(("naive", "torchjd")):

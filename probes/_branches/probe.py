@@ -178,6 +178,11 @@ class Probe(Listener):
         )
         trains = self._capture.grad or (self.listen_only and torch.is_grad_enabled())
         if trains and not weighted_losses.requires_grad:
+            if self.listen_only:
+                raise RuntimeError(
+                    "the loss of a probe that only listens would train nothing: its branches need "
+                    "no gradient (frozen, or not among what torch.func differentiates by?)"
+                )
             raise RuntimeError(
                 "the auxiliary loss would train nothing: the features need no gradient (a frozen "
                 "backbone?) and no branch is active"

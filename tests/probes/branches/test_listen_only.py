@@ -240,3 +240,24 @@ def test_what_means_nothing_without_a_gradient_sent_is_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         probes.attach(model, LAYERS, listen_only=True, **settings)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_frozen_branches_are_refused():
+    model, x, y = make()
+    probe = probes.attach(model, LAYERS, listen_only=True).requires_grad_(False)
+    model(x)
+    with pytest.raises(RuntimeError, match="would train nothing: its branches need no gradient"):
+        probe.loss(y)
+
+
+def test_channels_first_and_half_precision():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(4, 3)).bfloat16()
+    x, y = torch.randn(6, 1, 8, 8).bfloat16(), torch.arange(6) % 3
+    with probes.attach(model, "0", sample=x, listen_only=True) as probe:
+        model(x)
+        probe.loss(y).backward()
+        assert {p.dtype for p in probe.parameters()} == {torch.float32}
+        assert all(p.grad is None for p in model.parameters())
+        assert probe.fit((x, y))["accuracy"].notnull().all()
