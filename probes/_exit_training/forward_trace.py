@@ -134,10 +134,11 @@ def trace_forward(root: nn.Module, layers: list[str], sample: Any) -> ForwardTra
 
     for candidate in candidates:
         try:
-            forward_trace = _run_traced(root, layers, candidate)
+            forward_trace, output = _run_traced(root, layers, candidate)
         except Exception as error:  # any model may fail in any way on a guessed input
             first_error = first_error or error
             continue
+        forward_trace.logits = exit_logits(output)
         _check_order(forward_trace)
         return forward_trace
 
@@ -153,7 +154,7 @@ def first_argument(args: Any, kwargs: Any) -> Tensor | None:
     return plain if plain is not None else first_tensor(arguments)
 
 
-def _run_traced(root: nn.Module, layers: list[str], sample: Any) -> ForwardTrace:
+def _run_traced(root: nn.Module, layers: list[str], sample: Any) -> tuple[ForwardTrace, Any]:
     # Here, since torch's counter asks for triton, and says so where there is none.
     from probes._exit_training.flops import FlopCounter
 
@@ -200,10 +201,9 @@ def _run_traced(root: nn.Module, layers: list[str], sample: Any) -> ForwardTrace
 
         with counter:
             output = call_model(root, sample)
-        forward_trace.logits = exit_logits(output)
         forward_trace.total_flops = counter.get_total_flops()
 
-    return forward_trace
+    return forward_trace, output
 
 
 def _check_order(forward_trace: ForwardTrace) -> None:

@@ -8,12 +8,12 @@ again.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from probes._exit_training.forward_trace import ForwardTrace, ModuleCall
+from probes._exit_training.forward_trace import ForwardTrace
 from probes._exit_training.head import (
     ACTIVATIONS,
     CAPPED_AT,
@@ -26,9 +26,6 @@ from probes._exit_training.head import (
     has_parameters,
 )
 from resonance_toolkit import devices_of, evaluating, preserving_rng, unwrap
-
-# Names the function that makes the second tensor of the first, if one does.
-_FunctionSearch = Callable[[Tensor, Tensor], str | None]
 
 # Where configurations of transformers keep the cap of the logits.
 _CAP_NAMES = ("final_logit_softcapping", "logits_soft_cap")
@@ -85,44 +82,43 @@ def _search_steps(
         names = [*ACTIVATIONS, *_caps(root)] + [LAST_TOKEN] * last_token
         return _closest_function(names, x, target) or _constant_factor(x, target)
 
-    x = forward_trace.hidden[forward_trace.layers[-1]]
-    end = forward_trace.last_layer_call.ended
-    steps: list[Step] = []
+    logits = forward_trace.logits
+    first_dead_end: list[Step] | None = None
+    calls_without_way: set[int] = set()
 
-    while True:
-        later_calls = [call for call in forward_trace.calls if call.began > end]
+    def find_way(x: Tensor, end: int, passed: list[Step]) -> tuple[Step, ...] | None:
+        """List the steps from a tensor to the logits; None if there are none."""
+        nonlocal first_dead_end
 
         # Pooling first, to the end of the model: only what it does not reach takes another way.
-        step = _next_step(x, later_calls, forward_trace.logits, _best_pooling)
-        step = step or _next_step(x, later_calls, forward_trace.logits, other_function)
-        if step is None:
-            raise ValueError(_untraceable_message(forward_trace, steps))
+        for find_function in (_best_pooling, other_function):
+            function_name = find_function(x, logits)
+            if function_name is not None:
+                return ((function_name, ""),) if function_name else ()
 
-        function_name, call = step
-        if call is None:
-            return (*steps, (function_name, "")) if function_name else tuple(steps)
+            for call in forward_trace.calls:
+                is_later = call.began > end and call.began not in calls_without_way
+                if not is_later or call.input is None or call.output is None:
+                    continue
+                function_name = find_function(x, call.input)
+                if function_name is None:
+                    continue
 
-        assert call.output is not None
-        steps.append((function_name, call.name))
-        x = call.output
-        end = call.ended
+                step = (function_name, call.name)
+                way = find_way(call.output, call.ended, [*passed, step])
+                if way is not None:
+                    return (step, *way)
+                # Beside the way, such as CLIP's norm of a token that its classifier does not read.
+                calls_without_way.add(call.began)
 
+        first_dead_end = passed if first_dead_end is None else first_dead_end
+        return None
 
-def _next_step(
-    x: Tensor, later_calls: Sequence[ModuleCall], logits: Tensor, find_function: _FunctionSearch
-) -> tuple[str, ModuleCall | None] | None:
-    """Find what becomes of a tensor: the logits (no call), or the input of a later call."""
-    function_name = find_function(x, logits)
-    if function_name is not None:
-        return function_name, None
-
-    for call in later_calls:
-        if call.input is None or call.output is None:
-            continue
-        function_name = find_function(x, call.input)
-        if function_name is not None:
-            return function_name, call
-    return None
+    last_output = forward_trace.hidden[forward_trace.layers[-1]]
+    steps = find_way(last_output, forward_trace.last_layer_call.ended, [])
+    if steps is None:
+        raise ValueError(_untraceable_message(forward_trace, first_dead_end or []))
+    return steps
 
 
 def _check_last_layer_is_last(root: nn.Module, forward_trace: ForwardTrace, head: Head) -> None:

@@ -82,6 +82,22 @@ def test_what_is_no_constant_is_refused(tail):
         probes.attach_exits(tailed(tail), BLOCKS, sample=ids)
 
 
+def test_a_module_beside_the_way_is_no_end_of_it():
+    def read_beside(model, x):
+        model.dense(x[:, 0])  # as CLIP's norm of a token that its classifier does not read
+        return model.head(x[:, 1:].mean(1))
+
+    model, (ids, _) = tailed(read_beside), text()
+    exits = probes.attach_exits(model, BLOCKS, sample=ids)
+    assert exits.points["blocks.0"].head.modules == ["head"]
+
+
+def test_a_map_of_logits_is_told_as_such():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 5, 1))
+    with pytest.raises(ValueError, match=r"^`model`: expected logits \(sample, class\) or"):
+        probes.attach_exits(model, ["0", "1"], sample=torch.zeros(2, 3, 8, 8))
+
+
 def test_a_last_token_is_read_where_no_text_is_padded():
     def read_last(model, x):
         return model.head(x)[:, -1]
