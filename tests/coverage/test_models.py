@@ -32,7 +32,7 @@ NO_ATTENTION = {"attention.capture": ("not applicable", r"^`model`: no attention
 OTHER_WIDTHS = {
     "probes.exits": ("not applicable", r"^`head`: .* of another width needs head='own'")
 }
-# Between the last block and the logits is more than modules and pooling, such as a stage of its own.
+# Between the last block and the logits is something of the model's own, such as another stage.
 OWN_PATH = {"probes.exits": ("refused", r"^`head`: cannot follow the model from '.*to its output")}
 
 # All else works.
