@@ -32,7 +32,7 @@ NO_ATTENTION = {"attention.capture": ("not applicable", r"^`model`: no attention
 OTHER_WIDTHS = {
     "probes.exits": ("not applicable", r"^`head`: .* of another width needs head='own'")
 }
-# Between the last block and the logits is more than modules and pooling, such as a scale.
+# Between the last block and the logits is something of the model's own, such as another stage.
 OWN_PATH = {"probes.exits": ("refused", r"^`head`: cannot follow the model from '.*to its output")}
 
 # All else works.
@@ -60,23 +60,13 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         ("pvt_v2_b0", "swin_tiny_patch4_window7_224", "maxvit_t", "mobilevit", "mvit_v1_b"),
         OTHER_WIDTHS,
     ),
-    **dict.fromkeys(
-        (
-            "samvit_base_patch16_224",
-            "distilbert",
-            "gpt2, classifier",
-            "cohere",
-            "switch",
-            "t5",
-            "bart, classifier",
-            "dinov2",
-            "ast",
-            "recurrent gemma",
-        ),
-        OWN_PATH,
-    ),
+    **dict.fromkeys(("samvit_base_patch16_224", "bart, classifier"), OWN_PATH),
+    # A class from the last token that is no padding
+    "gpt2, classifier": {"probes.exits": ("refused", r"^`head`: .* not the same for all data")},
     # One layer that is called again and again
-    "albert": {"probes.exits": ("refused", r"^`layers` at .* expected a layer that runs once")},
+    "albert": {
+        "probes.exits": ("not applicable", r"^`layers` at .* its passes share their weights")
+    },
     # A softmax over a window beside the one over keys
     "convbert": {"attention.capture": ("refused", r"softmaxes along two .* with `layers=`")},
     # Blocks whose `forward` is called past their hooks
@@ -91,13 +81,8 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "probes.exits": ("refused", r"^`layers` at .* expected an output with the samples first"),
         "nudging.nudge": ("refused", r"^`blocks`: .* with 3 samples first"),
     },
-    # Targets of pixels for tokens in a row, and of tokens for sound
-    "segformer": {
-        "probes.attach": ("refused", r"^`y` at layer .* need a layer with as many axes"),
-        "probes.exits": ("not applicable", r"expected logits \(sample, class\) or"),
-    },
-    "whisper": OTHER_WIDTHS
-    | {"probes.attach": ("refused", r"^`y` at layer .* need a layer with a token for each")},
+    # Maps of logits
+    "segformer": {"probes.exits": ("not applicable", r"expected logits \(sample, class\) or")},
 }
 
 
