@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from probes._branches.potentials import LossName
@@ -135,6 +134,9 @@ class LogisticFit:
                 torch.from_numpy(vector).view(shape), x, y, scale
             )
             return value / self.n_rows, (gradient / self.n_rows).flatten().numpy()
+
+        # Here, since `import probes` should not wait for all of scipy.optimize.
+        from scipy.optimize import minimize
 
         start = np.zeros(shape[0] * shape[1])
         first_gradient = float(np.abs(evaluate(start)[1]).max())

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 import resonance_toolkit
+from resonance_toolkit import FailedPassError
 
 # Frames of these packages are ours or torch's, not the user's. Ours is found as the folder of the
 # whole package `probes`, two levels up.
@@ -30,6 +31,10 @@ def failed_pass(first: Exception | None, *, guessed: bool) -> ValueError:
         first: The error of the first input that was tried.
         guessed: Whether that input was a guess of ours, so that a `sample` may help.
     """
+    # The model's own error, not what `call_model` makes of it.
+    if isinstance(first, FailedPassError) and isinstance(first.__cause__, Exception):
+        first = first.__cause__
+
     hint = "; give an input batch as `sample`" if guessed else ""
 
     refusal = ValueError(
