@@ -37,6 +37,7 @@ def compare(
             sharded.
 
     Examples:
+        >>> import torch
         >>> model = nn.Linear(2, 1, bias=False)
         >>> out = model(torch.eye(2))  # the gradient of each entry is one axis
         >>> agreement = compare(model, [out[0].sum(), out.sum()])

@@ -91,6 +91,7 @@ OTHER = {
     "init": "default",
     "active": "all",
     "connected": False,
+    "static_labels": False,
     "epochs": 5,
     "batch": 8,
     "optimizer": "sgd",
