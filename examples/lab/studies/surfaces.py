@@ -108,7 +108,7 @@ def statistics_of(planes: xr.Dataset) -> xr.Dataset:
     values = {"std": rough["std"], "range": rough["range"], "mean_grad": rough["mean_grad"] * step}
 
     label = xr.Variable("statistic", list(values), {"long_name": "statistic of the surface"})
-    value = xr.concat([v.drop_attrs() for v in values.values()], label)
+    value = xr.concat([v.drop_attrs(deep=False) for v in values.values()], label)
     change = 100 * (value / value.sel(n=0) - 1)
 
     counts = {"tensor": planes["n_tensors"], "unit": planes["n_parameters"]}
@@ -121,7 +121,7 @@ def statistics_of(planes: xr.Dataset) -> xr.Dataset:
             "value": value.assign_attrs(long_name="statistic of the loss over the plane"),
             "change": change.assign_attrs(long_name="change by branches", units="%"),
             "reduction": xr.concat(reductions, planes["scaling"])
-            .drop_attrs()
+            .drop_attrs(deep=False)
             .assign_attrs(long_name="change by dilution alone", units="%"),
             "n_parameters": planes["n_parameters"],
             "n_tensors": planes["n_tensors"],
