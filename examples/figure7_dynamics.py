@@ -75,8 +75,10 @@ def loss_ratio(run: xr.Dataset) -> xr.DataArray:
     """Divide the last auxiliary loss by the first, for each seed; NaN if nothing was traced."""
     losses = run["loss_aux"].sel(training="asymmetric")
 
-    # A run that diverged has fewer steps than the others.
-    last = losses.ffill("step").isel(step=-1, drop=True)
+    # A run that diverged has fewer steps than the others: its last is the first at which the number
+    # of measured steps is what it ends with.
+    latest_step = losses.notnull().cumsum("step").argmax("step")
+    last = losses.isel(step=latest_step).drop_vars("step")
     return last / losses.isel(step=0, drop=True)
 
 
