@@ -64,8 +64,10 @@ def test_figure_6_reads_the_last_layer_at_its_three_stages(rows_from, monkeypatc
     run["weight"] = (*coords, "key"), np.zeros((*shape, 4))
     found = rows_from(figure6_attention, {"vit6": run})
     for place, name in enumerate(("peak", "entropy", "gini", "coverage")):
-        changes = [found[f"change of {name}, stage {stage}"] for stage in (1, 2, 3)]
-        assert changes == [epoch * 100 + 50 + place - 1 for epoch in (2, 6, 10)]
+        stages = (1, 2, 3)
+        assert [found[f"{name}, plain, stage {stage}"] for stage in stages] == [1.0] * 3
+        measured = [found[f"{name}, asymmetric, stage {stage}"] for stage in stages]
+        assert measured == [epoch * 100 + 50 + place for epoch in (2, 6, 10)]
 
 
 def test_figure_4_sums_the_highest_quarter_of_the_last_layer(rows_from, monkeypatch):

@@ -45,12 +45,16 @@ def test_figure_5_shrinks_by_tensors_and_by_parameters(run):
         reduction = found["reduction"].sel(scaling="tensor") / 100 + 1
         np.testing.assert_allclose(reduction, np.sqrt(tensors / expected), rtol=1e-12)
 
-        # Near the initialisation the surface is smooth: its range shrinks like the length, or,
-        # where it is curved (the transformer's), at most like its square.
+        # Near the initialisation the surfaces of MLP and CNN are smooth: their range shrinks like
+        # the length, or, where it is curved, at most like its square.
         change = found["change"].sel(statistic="range") / 100 + 1
         factor = found["reduction"] / 100 + 1
         assert bool((change > 0.8 * factor**2).all())
-        assert bool((change < 1.1 * factor).all())
+        smooth = {"architecture": ["mlp", "cnn"]}
+        assert bool((change.sel(smooth) < 1.1 * factor.sel(smooth)).all())
+
+        # The transformer's saturates at the full length, so that the first steps back show less.
+        assert bool((change.sel(architecture="vit6").diff("n") < 0).all())
 
     assert (run / "figure5.png").stat().st_size > 10_000
     assert (run / "figure5.html").read_text().startswith("<!doctype html>")

@@ -1,6 +1,7 @@
 """Runs that are interrupted go on, and files that are damaged are as good as none."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,11 +101,11 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monke
 
     def fails_the_second_time(state, target):
         if before:
-            with open(target, "wb") as file:
-                file.write(b"half of it")
+            target.write(b"half of it")
             raise OSError("no space left")
         write(state, target)
-        before.append(target.read_bytes())
+        target.flush()
+        before.append(Path(target.name).read_bytes())
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", fails_the_second_time)
