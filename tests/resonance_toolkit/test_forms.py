@@ -169,11 +169,11 @@ def test_what_cannot_be_understood_is_told_its_cure(data, message):
 
 def test_masks_say_which_positions_are_real():
     kept = torch.tensor([[True, True, False]])
-    for mask in (kept, kept.long(), kept.int()):
+    added = torch.zeros(1, 3).masked_fill(~kept, -1e4)  # to logits of attention
+    for mask in (kept, kept.long(), kept.int(), kept.float(), added, kept[None], added[None]):
         assert torch.equal(positions_that_count({"attention_mask": mask}), kept)
     assert torch.equal(positions_that_count({"src_key_padding_mask": ~kept}), kept)
-    floating, three_axes = {"attention_mask": kept.float()}, {"attention_mask": kept[None]}
-    for nothing in (X, (X, kept), {"ids": X}, floating, three_axes):
+    for nothing in (X, (X, kept), {"ids": X}, {"attention_mask": kept[0]}):
         assert positions_that_count(nothing) is None
 
 
