@@ -7,8 +7,8 @@ maps that either has kept.
 
 from attention._capture import capture
 from attention._capturing import capturing
-from attention._plot_maps import plot_maps
-from attention._plot_statistics import plot_statistics
+from attention._plots.maps import plot_maps
+from attention._plots.statistics import plot_statistics
 from attention._rollout import rollout
 from attention._sinks import sinks
 from attention._statistics import statistics

@@ -42,6 +42,7 @@ ROOMS: dict[str, list[str | set[str]]] = {
     ],
     "landscape": ["_directions", "_evaluation", "_curvature", "_surfaces", "_plots"],
     "gradients": [{"_checks", "_layer_names", "_settings"}, "_recorders", OTHERS, "_plots"],
+    "attention": [OTHERS, "_plots"],
     "nudging": ["_replay", "_credits", "_measures", "_plots"],
     "lab": ["backbones", "data", "results", "training", "studies"],
 }
