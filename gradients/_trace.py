@@ -74,8 +74,8 @@ class Trace:
         noise: Record the norms of each micro-batch's gradients too, beside those of the update,
             for `noise_scale`: of several micro-batches (`update=False`), or of several processes.
             It costs another reading of each micro-batch's gradients on the steps that are sampled:
-            2 to 6 % of such a step, measured with 16 samples each on a CPU. Only for
-            parameters that are whole in each process.
+            some percent of such a step, more where micro-batches are small. Only for parameters
+            that are whole in each process.
         path: A new file, to which each row is written as soon as it is recorded, so that nothing
             is lost if the process is killed; `read_trace` reads it. Each sampled update waits for
             the device then. Of several processes, the first writes.

@@ -187,10 +187,13 @@ def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | 
 
     scores, classes = aligned
     is_right = (scores.argmax(1) == classes).to(widest_float(scores.device))
-    counts = classes != objective.ignored_target
-    shares = is_right if classes.dim() == 1 else mean_over_positions(is_right, counts)
 
     # Not dropped here: how many there are, only a wait for the device would tell.
+    if classes.dim() == 1:
+        return is_right.masked_fill(classes == objective.ignored_target, torch.nan)
+
+    counts = classes != objective.ignored_target
+    shares = mean_over_positions(is_right, counts)
     return shares.masked_fill(~counts.reshape(len(counts), -1).any(1), torch.nan)
 
 
