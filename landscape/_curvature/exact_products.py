@@ -7,7 +7,7 @@ The graph of a batch is made once. Each product differentiates it again, for all
 block of them: then only the slopes of these are followed, and only to these.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,23 +41,8 @@ def _hessian_product(matrix: CurvatureMatrix, batch: Batch, share: float) -> Bat
     loss = mean_loss(matrix, batch, share)
     slopes = grad(loss, params, create_graph=True, materialize_grads=True)
 
-    # A slope that depends on no parameter has no second derivative, and autograd refuses it.
-    is_curved = [slope.requires_grad for slope in slopes]
-
     def multiply(block: Block, vector: list[Tensor]) -> list[Tensor]:
-        pairs = [(slopes[i], v) for i, v in zip(block, vector, strict=True) if is_curved[i]]
-        if not pairs:
-            return [torch.zeros_like(v) for v in vector]
-
-        curved_slopes, curved_vector = zip(*pairs, strict=True)
-        products = grad(
-            curved_slopes,
-            [params[i] for i in block],
-            curved_vector,
-            retain_graph=True,
-            materialize_grads=True,
-        )
-        return list(products)
+        return _differentiate_along([slopes[i] for i in block], vector, [params[i] for i in block])
 
     return multiply
 
@@ -70,41 +55,29 @@ def _gauss_newton_product(matrix: CurvatureMatrix, batch: Batch, share: float) -
     # J v, without forward mode: J' u is linear in u, and its derivative, transposed, is J.
     dummies = [torch.zeros_like(output, requires_grad=True) for output in read_outputs]
     transposed = grad(read_outputs, params, dummies, create_graph=True, materialize_grads=True)
-    is_reached = [t.requires_grad for t in transposed]
-
-    # A loss that is linear in the outputs has no curvature there.
-    curved = [i for i, slope in enumerate(slopes) if slope.requires_grad]
 
     def multiply(block: Block, vector: list[Tensor]) -> list[Tensor]:
-        pairs = [(transposed[i], v) for i, v in zip(block, vector, strict=True) if is_reached[i]]
-        if not pairs or not curved:
-            return [torch.zeros_like(v) for v in vector]
-
-        reached, reaching_vector = zip(*pairs, strict=True)
-        moved_outputs = grad(
-            reached,
-            dummies,
-            reaching_vector,
-            retain_graph=True,
-            materialize_grads=True,
-        )
-        curved_outputs = grad(
-            [slopes[i] for i in curved],
-            free_outputs,
-            [moved_outputs[i] for i in curved],
-            retain_graph=True,
-            materialize_grads=True,
-        )
-        products = grad(
-            read_outputs,
-            [params[i] for i in block],
-            curved_outputs,
-            retain_graph=True,
-            materialize_grads=True,
-        )
-        return list(products)
+        moved_outputs = _differentiate_along([transposed[i] for i in block], vector, dummies)
+        curved_outputs = _differentiate_along(slopes, moved_outputs, free_outputs)
+        return _differentiate_along(read_outputs, curved_outputs, [params[i] for i in block])
 
     return multiply
+
+
+def _differentiate_along(
+    outputs: Sequence[Tensor], vector: Sequence[Tensor], inputs: Sequence[Tensor]
+) -> list[Tensor]:
+    """The derivative of `outputs . vector` by the inputs; the graph stays for the next product."""
+    # What depends on nothing has no derivative, and autograd refuses it.
+    pairs = [(o, v) for o, v in zip(outputs, vector, strict=True) if o.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(x) for x in inputs]
+
+    dependent_outputs, dependent_vector = zip(*pairs, strict=True)
+    products = grad(
+        dependent_outputs, inputs, dependent_vector, retain_graph=True, materialize_grads=True
+    )
+    return list(products)
 
 
 def _differentiate_by_outputs(
