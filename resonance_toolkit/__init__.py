@@ -114,7 +114,9 @@ from resonance_toolkit._base.undamaged import (
 
 # The front door by public name, loaded on first use: it needs the instruments, which need this
 # module.
-_FRONT_DOOR: dict[str, str] = {}
+_FRONT_DOOR: dict[str, str] = {
+    "page": "resonance_toolkit._front.page.page",
+}
 
 __all__ = [
     "__version__",

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ _NOT_THE_USERS = frozenset(
         "resonance_toolkit",
     }
 )
+
+# What pages of several packages include; it is shipped beside the code.
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def is_ours(module_globals: dict[str, object]) -> bool:
@@ -90,12 +94,14 @@ def new_axes(**figure_settings: Any) -> Axes:
     return ax
 
 
-def render_page(template: str, **values: Any) -> str:
+def render_page(template: str | Path, **values: Any) -> str:
     """Fill in a web page; a value is text in it, whatever it holds, and never markup.
 
     Args:
-        template: Of Jinja2. `{{ name }}` is escaped, in the text and between the quotes of an
-            attribute; `{{ name | tojson }}` is safe inside of a script.
+        template: Of Jinja2, or a file that holds one and may include its neighbours.
+            `{{ name }}` is escaped, in the text and between the quotes of an attribute;
+            `{{ name | tojson }}` is safe inside of a script. Every template may include
+            `surface.js`, which draws a surface to be turned by hand.
         **values: By the names that the template has.
 
     Raises:
@@ -108,16 +114,21 @@ def render_page(template: str, **values: Any) -> str:
         >>> print(render_page("<script>data = {{ data | tojson }}", data="</script>"))
         <script>data = "\\u003c/script\\u003e"
     """
-    return _environment().from_string(template).render(values)
+    if isinstance(template, Path):
+        return _environment(template.parent).get_template(template.name).render(values)
+    return _environment(_TEMPLATES).from_string(template).render(values)
 
 
 # Made at the first page: most programs write none.
 @cache
-def _environment() -> Environment:
-    from jinja2 import Environment, StrictUndefined
+def _environment(folder: Path) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+        loader=FileSystemLoader([folder, _TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     return environment

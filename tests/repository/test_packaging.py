@@ -80,6 +80,10 @@ def test_the_wheel_has_the_packages_and_nothing_else(wheel):
         sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
         assert sources <= set(names)
 
+        # What pages are made of lies beside the code.
+        templates = (ROOT / package).rglob("templates/*")
+        assert {path.relative_to(ROOT).as_posix() for path in templates} <= set(names)
+
 
 def test_the_page_of_a_package_index_has_no_dead_links(wheel):
     archive = zipfile.ZipFile(wheel)

@@ -44,8 +44,8 @@ class Panel:
     limits: tuple[float, float] | None = None
 
 
-def draw_profile(panels: Sequence[Panel]) -> Figure:
-    """Draw panels over the layers of the first one."""
+def draw_profile(panels: Sequence[Panel], *, colours: Sequence[str] = SERIES) -> Figure:
+    """Draw panels over the layers of the first one; all have the same series, if any."""
     names = [str(name) for name in panels[0].values["layer"].values]
     names = [name or "(the model itself)" for name in names]
     height = 1.3 + min(max(_ROW * len(names), 1.2), 10.5)
@@ -53,9 +53,9 @@ def draw_profile(panels: Sequence[Panel]) -> Figure:
     rows = np.arange(len(names))
 
     axes: Any = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    letters = 84 // (len(panels) + 1)
+    letters = 80 // (len(panels) + 1)
     for ax, panel in zip(axes, panels, strict=True):
-        _draw_panel(ax, panel, rows)
+        _draw_panel(ax, panel, rows, colours)
         ax.set_xlabel(textwrap.fill(panel.label, letters))
     _write_names(axes[0], names)
 
@@ -65,7 +65,7 @@ def draw_profile(panels: Sequence[Panel]) -> Figure:
     return figure
 
 
-def _draw_panel(ax: Axes, panel: Panel, rows: Any) -> None:
+def _draw_panel(ax: Axes, panel: Panel, rows: Any, colours: Sequence[str]) -> None:
     series_dims = [dim for dim in panel.values.dims if dim != "layer"]
     values = panel.values.transpose(*series_dims, "layer")
     table = np.atleast_2d(values.values)
@@ -73,7 +73,7 @@ def _draw_panel(ax: Axes, panel: Panel, rows: Any) -> None:
 
     is_crowded = len(rows) > 60
     for index, (name, numbers) in enumerate(zip(names, table, strict=True)):
-        color = SERIES[index % len(SERIES)]
+        color = colours[index % len(colours)]
         shifted = rows + (0 if len(names) == 1 else 0.18 * (index - (len(names) - 1) / 2))
         if panel.low is not None and panel.high is not None:
             low = np.atleast_2d(panel.low.transpose(*series_dims, "layer").values)[index]

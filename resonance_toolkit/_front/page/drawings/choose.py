@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import xarray as xr
@@ -12,8 +13,10 @@ from resonance_toolkit._front.page.drawings import (
     landscapes,
     nudging,
     probes,
+    response,
 )
 from resonance_toolkit._front.page.drawings.anything import ANYTHING
+from resonance_toolkit._front.page.drawings.drawing import Drawing
 from resonance_toolkit._front.page.figure_style import page_style
 from resonance_toolkit._front.page.printable import printable
 
@@ -43,7 +46,7 @@ def draw_all(dataset: xr.Dataset) -> list[tuple[str, Figure]]:
     pictures = []
 
     with page_style():
-        for drawing in _DRAWINGS.get(verb, ()):
+        for drawing in _drawings_of(result, verb):
             try:
                 pictures.append((drawing.caption, _keep_colours(drawing.paint(result))))
             except _LACKING:
@@ -55,6 +58,12 @@ def draw_all(dataset: xr.Dataset) -> list[tuple[str, Figure]]:
             except _LACKING:
                 return []
     return pictures
+
+
+def _drawings_of(result: xr.Dataset, verb: str) -> Sequence[Drawing]:
+    if response.is_response(result):
+        return response.DRAWINGS
+    return _DRAWINGS.get(verb, ())
 
 
 def _keep_colours(figure: Figure) -> Figure:

@@ -36,6 +36,6 @@ def paint_alone(
 
 def average_but(result: xr.Dataset, *dims: str) -> xr.Dataset:
     """Average numbers over every dimension but these."""
-    others = [dim for dim in result.dims if dim not in dims]
-    numeric = [name for name, values in result.data_vars.items() if values.dtype.kind in "fiu"]
-    return result[numeric].mean(others, keep_attrs=True) if others else result
+    numbers = result[[name for name, v in result.data_vars.items() if v.dtype.kind in "fiu"]]
+    others = [dim for dim in numbers.dims if dim not in dims]
+    return numbers.mean(others, keep_attrs=True) if others else result

@@ -1,5 +1,7 @@
 """Every verb's result is drawn, by what made it, with the numbers that it has."""
 
+from itertools import pairwise
+
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -88,11 +90,13 @@ def test_any_number_of_layers_has_names_that_do_not_touch(n_layers):
 
     boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
     tops = sorted((box.y0, box.y1) for box in boxes)
-    assert all(lower[1] <= upper[0] for lower, upper in zip(tops, tops[1:], strict=False))
+    assert all(lower[1] <= upper[0] for lower, upper in pairwise(tops))
     assert figure.get_size_inches()[1] < 12
 
 
-@pytest.mark.parametrize("name", [r"$\frac{", "a$b$c", "\x00\x1b[31m", "", "<b>&amp;", "\u202e" * 9])
+@pytest.mark.parametrize(
+    "name", [r"$\frac{", "a$b$c", "\x00\x1b[31m", "", "<b>&amp;", "\u202e" * 9]
+)
 def test_no_name_stops_a_picture(name):
     norms = {"gradient_norm": ("layer", [1.0, 2.0], {"long_name": name, "units": name})}
     figure = draw(xr.Dataset(norms, {"layer": [name, "other"]}, {"made_by": name, "model": name}))
@@ -111,5 +115,5 @@ def test_nothing_to_draw_is_none():
 
 
 def test_what_is_no_dataset_is_refused():
-    with pytest.raises(TypeError, match="`dataset`: expected an xarray.Dataset, got dict"):
+    with pytest.raises(TypeError, match=r"`dataset`: expected an xarray.Dataset, got dict"):
         draw({})

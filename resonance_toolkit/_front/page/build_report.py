@@ -1,0 +1,375 @@
+"""From results to the report that the template shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from resonance_toolkit._front.page.drawings.choose import draw_all
+from resonance_toolkit._front.page.layer_table import make_layer_table
+from resonance_toolkit._front.page.numbers import value_of, write_number
+from resonance_toolkit._front.page.sections import (
+    anything,
+    attention,
+    curvature,
+    gradients,
+    landscape,
+    model,
+    nudging,
+    response,
+)
+from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.svg import to_svg
+from resonance_toolkit._front.page.view import (
+    Column,
+    PartRow,
+    Picture,
+    Report,
+    Run,
+    Section,
+    Table,
+    Verdict,
+)
+
+# Parts in the order of a tree: title, the question it answers, and who describes it.
+_PARTS: dict[str, tuple[str, str, Callable[[xr.DataTree], Findings]]] = {
+    "model": ("Model", "What was examined?", model.describe),
+    "response": (
+        "Response",
+        "Does training with branches end up better than without?",
+        response.describe,
+    ),
+    "gradients": ("Gradients", "Do both losses ask for the same step?", gradients.describe),
+    "landscape": (
+        "Landscape",
+        "What does the loss look like around the weights?",
+        landscape.describe,
+    ),
+    "curvature": ("Curvature", "How sharp is the loss, in any direction?", curvature.describe),
+    "attention": ("Attention", "Where does the model look?", attention.describe),
+    "nudging": ("Nudging", "Is the branches' signal of use to each block?", nudging.describe),
+}
+
+# What a description raises where a result lacks something that its verb always gives.
+_LACKING = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+
+_FACTS = {
+    "model": "model",
+    "n_parameters": "parameters",
+    "layers": "branches at",
+    "n": "branches at each",
+    "alpha": "strength alpha",
+    "loss": "loss",
+    "targets": "targets",
+    "n_samples": "samples",
+    "steps": "updates",
+    "seeds": "seeds",
+    "budget": "budget",
+    "seed": "first seed",
+}
+
+
+def is_examined(tree: xr.DataTree) -> bool:
+    """Tell whether a tree is one that `examine` made."""
+    return "status" in tree.dataset and "part" in tree.dataset.dims
+
+
+def report_examined(tree: xr.DataTree, title: str | None) -> Report:
+    """Make the report of one examination."""
+    return Report(
+        title=title or _title_of(tree),
+        subtitle="How this architecture responds to auxiliary branches",
+        verdict=read_verdict(tree.attrs),
+        facts=_facts_of(tree.attrs),
+        parts=_part_rows(tree),
+        total_seconds=float(np.nansum(tree.dataset["seconds"].values))
+        if "seconds" in tree.dataset
+        else 0.0,
+        layers=make_layer_table(tree),
+        sections=[_section_of_part(tree, part) for part in _parts_of(tree)],
+        footer=_footer(tree.attrs),
+    )
+
+
+def report_runs(runs: Mapping[str, xr.DataTree], title: str | None) -> Report:
+    """Make the report of several examinations: a table, then each part of all of them."""
+    parts = list(dict.fromkeys(part for tree in runs.values() for part in _parts_of(tree)))
+    return Report(
+        title=title or "Runs side by side",
+        subtitle=f"{len(runs)} runs: {', '.join(runs)}",
+        runs=[Run(name, read_verdict(tree.attrs)) for name, tree in runs.items()],
+        comparison=_compare(runs),
+        sections=[_section_of_runs(runs, part) for part in parts],
+        footer=_footer(next(iter(runs.values())).attrs),
+    )
+
+
+def report_results(results: Mapping[str, xr.Dataset], title: str | None) -> Report:
+    """Make the report of results of any verbs, a section each."""
+    sections = [
+        _section_of_result(f"result-{i}", name, result)
+        for i, (name, result) in enumerate(results.items())
+    ]
+    first = next(iter(results.values()))
+    only = len(results) == 1
+    return Report(
+        title=title or (str(first.attrs.get("made_by", "A result")) if only else "Results"),
+        facts=_facts_of(first.attrs) if only else (),
+        sections=sections,
+        footer=_footer(first.attrs),
+    )
+
+
+def read_verdict(attributes: Mapping[Any, Any]) -> Verdict | None:
+    """Read the verdict from a tree's attributes, if it has one."""
+    if "verdict" not in attributes:
+        return None
+    low, high = (_as_number(attributes.get(f"verdict_interval_{end}")) for end in ("low", "high"))
+    return Verdict(
+        word=str(attributes["verdict"]),
+        sentence=str(attributes.get("verdict_sentence", "")),
+        rule=str(attributes.get("verdict_rule", "")),
+        remedy=str(attributes.get("verdict_remedy", "")),
+        measure=str(attributes.get("verdict_measure", "")),
+        low=low,
+        high=high,
+        scale=_scale(low, high),
+    )
+
+
+def _scale(low: float, high: float) -> tuple[float, float, float] | None:
+    """Place an interval and zero on a bar, in percent, symmetric about zero."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    reach = 1.15 * max(abs(low), abs(high), 1e-12)
+    return tuple(round(50 + 50 * place / reach, 3) for place in (low, high, 0.0))  # type: ignore[return-value]  # three of three
+
+
+def _parts_of(tree: xr.DataTree) -> list[str]:
+    return [str(part) for part in tree.dataset["part"].values]
+
+
+def _title_of(tree: xr.DataTree) -> str:
+    return str(tree.attrs.get("title") or tree.attrs.get("model") or "An examination")
+
+
+def _facts_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
+    facts = []
+    for key, label in _FACTS.items():
+        value = attributes.get(key)
+        if value not in (None, "", "none"):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            facts.append((label, write_number(float(value)) if is_number else str(value)))
+    return facts
+
+
+def _part_rows(tree: xr.DataTree) -> list[PartRow]:
+    seconds = {part: _scalar(tree, "seconds", part) for part in _parts_of(tree)}
+    longest = max((value for value in seconds.values() if value > 0), default=1.0)
+    return [
+        PartRow(
+            key=part,
+            title=_title_of_part(part),
+            status=_word(tree, "status", part),
+            reason=_word(tree, "reason", part),
+            seconds=seconds[part],
+            share=0.0 if math.isnan(seconds[part]) else seconds[part] / longest,
+        )
+        for part in _parts_of(tree)
+    ]
+
+
+def _section_of_part(tree: xr.DataTree, part: str) -> Section:
+    title, question, _ = _PARTS.get(part, (part.capitalize(), "", None))
+    findings = _describe(tree, part)
+    node = tree.children.get(part)
+    return Section(
+        key=part,
+        title=title,
+        question=question,
+        lead=findings.lead,
+        status=_word(tree, "status", part),
+        reason=_word(tree, "reason", part),
+        pictures=_draw(findings, part),
+        surface=read_surface(findings.surface),
+        numbers=findings.numbers,
+        meanings=findings.meanings,
+        call=_word(tree, "call", part),
+        attributes=[] if node is None else _attributes(node.attrs),
+    )
+
+
+def _section_of_runs(runs: Mapping[str, xr.DataTree], part: str) -> Section:
+    title, question, _ = _PARTS.get(part, (part.capitalize(), "", None))
+    pictures: list[Picture] = []
+    meanings: list[str] = []
+    for number, (name, tree) in enumerate(runs.items()):
+        findings = _describe(tree, part)
+        drawn = _draw(findings, f"{part}-{number}", heading=name)
+        pictures += drawn[:1]
+        meanings = meanings or list(findings.meanings)
+        if not drawn and part in _parts_of(tree):
+            status = _word(tree, "status", part)
+            reason = _word(tree, "reason", part)
+            if status != "done":
+                meanings = [*meanings, f"{name}: {status}. {reason}"]
+    first = next(tree for tree in runs.values() if part in _parts_of(tree))
+    return Section(
+        key=part,
+        title=title,
+        question=question,
+        pictures=pictures,
+        meanings=meanings,
+        call=_word(first, "call", part),
+    )
+
+
+def _section_of_result(key: str, name: str, result: xr.Dataset) -> Section:
+    findings = anything.describe(result)
+    verb = str(result.attrs.get("made_by", ""))
+    return Section(
+        key=key,
+        title=name,
+        question=f"Made by {verb}" if verb and verb != name else "",
+        pictures=_draw(findings, key),
+        surface=read_surface(findings.surface),
+        numbers=findings.numbers,
+        attributes=_attributes(result.attrs),
+    )
+
+
+def _describe(tree: xr.DataTree, part: str) -> Findings:
+    if part not in tree.children:
+        return Findings()
+    node = tree.children[part]
+    if part in _PARTS:
+        try:
+            return _PARTS[part][2](node)
+        except _LACKING:
+            pass  # of another layout: told without its words
+    return anything.describe(node.to_dataset(inherit=False))
+
+
+def _draw(findings: Findings, key: str, *, heading: str = "") -> list[Picture]:
+    pictures: list[Picture] = []
+    for result in findings.drawn:
+        for caption, figure in draw_all(result):
+            svg = to_svg(figure, name=f"{key}-{len(pictures)}", label=caption)
+            pictures.append(Picture(svg, caption, heading))
+    return pictures
+
+
+def read_surface(surface: xr.Dataset | None) -> dict[str, object] | None:
+    """Return a plane for the script that draws it; holes are None."""
+    if surface is None or surface["loss"].size > 250_000:
+        return None
+    plane = surface["loss"].transpose("alpha", "beta")
+    if not np.isfinite(plane.values).any() or min(plane.shape) < 2:
+        return None
+
+    # Six digits are more than a screen shows.
+    heights = [
+        [float(f"{z:.6g}") if np.isfinite(z) else None for z in row]
+        for row in plane.values.tolist()
+    ]
+    return {
+        "a": plane["alpha"].values.tolist(),
+        "b": plane["beta"].values.tolist(),
+        "z": heights,
+        "name": str(plane.attrs.get("long_name", "loss")),
+    }
+
+
+def _compare(runs: Mapping[str, xr.DataTree]) -> Table:
+    """One row for each run, with the numbers that parts lead with."""
+    columns: list[tuple[Column, Callable[[xr.DataTree], float]]] = [
+        (Column("parameters"), lambda tree: _as_number(tree.attrs.get("n_parameters"))),
+        (Column("accuracy"), lambda tree: _number(tree, "model", "accuracy")),
+        (Column("loss"), lambda tree: _number(tree, "model", "loss")),
+        (
+            Column("accuracy gained", "branches minus plain, mean over seeds"),
+            lambda tree: _number(tree, "response", "accuracy_difference"),
+        ),
+        (
+            Column("loss gained", "branches minus plain, mean over seeds; below 0 is better"),
+            lambda tree: _number(tree, "response", "loss_difference"),
+        ),
+        (
+            Column("cosine, training", "of both gradients; 0 if they are unrelated"),
+            lambda tree: _number(tree, "response", "cosine_total"),
+        ),
+        (
+            Column("cosine, now", "the same at the given weights"),
+            lambda tree: _number(tree, "gradients", "cosine_total"),
+        ),
+        (
+            Column("convex share", "of the plane around the weights; 1 for a bowl"),
+            lambda tree: _number(tree, "landscape/smoothness", "convex_share"),
+        ),
+        (
+            Column("largest eigenvalue", "of the Hessian"),
+            lambda tree: _number(tree, "curvature", "largest", "max"),
+        ),
+        (
+            Column("attention entropy", "relative to uniform attention, which has 1"),
+            lambda tree: _number(tree, "attention", "normalised_entropy"),
+        ),
+    ]
+    numbers = [[read(tree) for _, read in columns] for tree in runs.values()]
+    kept = [i for i in range(len(columns)) if any(not math.isnan(row[i]) for row in numbers)]
+
+    header = [Column("run", is_text=True), Column("verdict", is_text=True)]
+    header += [columns[i][0] for i in kept]
+    rows: list[list[str | float]] = [
+        [name, str(tree.attrs.get("verdict", "")), *(row[i] for i in kept)]
+        for (name, tree), row in zip(runs.items(), numbers, strict=True)
+    ]
+    return Table(header, rows)
+
+
+def _number(tree: xr.DataTree, path: str, name: str, reduce: str = "mean") -> float:
+    try:
+        node = tree[path]
+    except KeyError:
+        return math.nan
+    return (
+        value_of(node.to_dataset(inherit=False), name, reduce)
+        if isinstance(node, xr.DataTree)
+        else math.nan
+    )
+
+
+def _title_of_part(part: str) -> str:
+    return _PARTS[part][0] if part in _PARTS else part.capitalize()
+
+
+def _word(tree: xr.DataTree, name: str, part: str) -> str:
+    if name not in tree.dataset:
+        return ""
+    return str(tree.dataset[name].sel(part=part).item())
+
+
+def _scalar(tree: xr.DataTree, name: str, part: str) -> float:
+    return float(tree.dataset[name].sel(part=part)) if name in tree.dataset else math.nan
+
+
+def _attributes(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
+    return [(str(key), str(value)) for key, value in attributes.items()]
+
+
+def _footer(attributes: Mapping[Any, Any]) -> list[str]:
+    versions = [
+        f"{label} {attributes[key]}"
+        for key, label in (("toolkit_version", "resonance-toolkit"), ("torch_version", "torch"))
+        if key in attributes
+    ]
+    made_by = attributes.get("made_by")
+    return [*([f"Measured by {made_by}"] if made_by else []), *versions]
+
+
+def _as_number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

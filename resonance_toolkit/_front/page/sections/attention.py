@@ -1,0 +1,106 @@
+"""`/attention`: where the model looks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import xarray as xr
+
+from resonance_toolkit._front.page.numbers import Number, value_of, write_number
+from resonance_toolkit._front.page.sections.part import Findings, child_of
+from resonance_toolkit._front.page.sections.words import defined
+
+
+def describe(node: xr.DataTree) -> Findings:
+    """Say how focused attention is, and whether it has sinks."""
+    result = node.to_dataset(inherit=False)
+    sinks = child_of(node, "sinks")
+    maps = child_of(node, "maps")
+    entropy = value_of(result, "normalised_entropy")
+    uniform = _uniform_peak(result)
+    mass = result.attrs.get("mass", 0.9)
+
+    numbers = [
+        Number(
+            "entropy, relative to uniform attention",
+            entropy,
+            "1: uniform attention; 0: all on one token",
+            low=value_of(result, "normalised_entropy", "min"),
+            high=value_of(result, "normalised_entropy", "max"),
+        ),
+        Number("largest weight", value_of(result, "peak"), _say_peak(uniform)),
+        Number("Gini index", value_of(result, "gini"), "0: uniform attention; near 1: one token"),
+        Number(
+            f"share of tokens that hold {mass:g} of the attention"
+            if isinstance(mass, int | float)
+            else "share of tokens that hold most of the attention",
+            value_of(result, "mass_coverage"),
+            f"uniform attention: {write_number(float(mass))}"
+            if isinstance(mass, int | float)
+            else "",
+        ),
+        Number(
+            "similarity of heads", value_of(result, "head_similarity"), "1: all heads look alike"
+        ),
+        *_sink_numbers(sinks),
+    ]
+    return Findings(
+        lead=_say_lead(result, entropy),
+        numbers=defined(numbers),
+        meanings=[
+            "All numbers are means over samples and heads; the interval of the entropy is that of "
+            "single heads. Attention that is spread widely is not bad, nor is attention that is "
+            "focused: compare layers, and runs.",
+        ],
+        drawn=[part for part in (result, maps, sinks) if part is not None],
+    )
+
+
+def _uniform_peak(result: xr.Dataset) -> float:
+    """Return the weight of each token under uniform attention, if all layers agree."""
+    if "n_keys" not in result.coords:
+        return math.nan
+    n_keys = result["n_keys"].values.astype(float)
+    prefix = result["n_prefix"].values if result.attrs.get("keys") == "patches" else 0
+    counts = np.unique(n_keys - prefix)
+    return float(1 / counts[0]) if len(counts) == 1 and counts[0] > 0 else math.nan
+
+
+def _say_peak(uniform: float) -> str:
+    if math.isnan(uniform):
+        return "uniform attention: 1 over the number of tokens"
+    return f"uniform attention: {write_number(uniform)}; 1: all on one token"
+
+
+def _sink_numbers(sinks: xr.Dataset | None) -> list[Number]:
+    if sinks is None:
+        return []
+    return [
+        Number(
+            "share of heads with an attention sink",
+            value_of(sinks, "sink_share"),
+            "0: none; a sink is one token that gets more than "
+            f"{sinks.attrs.get('threshold', 'its share')} of the attention",
+        ),
+        Number("of these, at the first token", value_of(sinks, "first_sink_share"), "of all heads"),
+        Number(
+            "share of samples with massive activations",
+            value_of(sinks, "massive_share"),
+            f"activations above {sinks.attrs.get('massive', 'many')} times the median",
+        ),
+    ]
+
+
+def _say_lead(result: xr.Dataset, entropy: float) -> str:
+    if math.isnan(entropy) or "layer" not in result.dims:
+        return ""
+    others = [dim for dim in result["normalised_entropy"].dims if dim != "layer"]
+    by_layer = result["normalised_entropy"].mean(others)
+    if by_layer.isnull().all() or by_layer.size < 2:
+        return f"Attention has {write_number(entropy)} of the entropy of uniform attention."
+    focused = str(by_layer["layer"].values[np.nanargmin(by_layer.values)])
+    return (
+        f"Attention has {write_number(entropy)} of the entropy of uniform attention, on average. "
+        f"It is most focused in {focused}, with {write_number(float(by_layer.min()))}."
+    )

@@ -1,0 +1,83 @@
+"""`/gradients`: both losses at the given weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import xarray as xr
+
+from resonance_toolkit._front.page.numbers import Number, value_of, write_number
+from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.words import defined, how_they_pull
+
+
+def describe(node: xr.DataTree) -> Findings:
+    """Say whether the main and the auxiliary loss ask for the same thing."""
+    result = node.to_dataset(inherit=False)
+    cosine = value_of(result, "cosine_total")
+    low = value_of(result, "mean_total_low")
+    high = value_of(result, "mean_total_high")
+    if math.isnan(low) and result.sizes.get("batch", 1) > 1:
+        low, high = (value_of(result, "cosine_total", end) for end in ("min", "max"))
+
+    chance = _cosine_of_chance(result)
+    reference = "1: one direction; 0: at right angles; \u22121: opposed"
+    if not math.isnan(chance):
+        reference += f"; two random directions: 0 \u00b1 {write_number(chance)}"
+
+    numbers = [
+        Number("cosine of both gradients, all shared parameters", cosine, reference, low, high),
+        Number(
+            "share of layers in conflict",
+            value_of(result, "conflict_share"),
+            "layers with a negative cosine; 0.5 for random directions",
+        ),
+        Number("main loss", value_of(result, "loss_main")),
+        Number("auxiliary loss", value_of(result, "loss_aux"), "summed over branches, with alpha"),
+        _norm_ratio(result),
+    ]
+    lead = (
+        f"At the given weights the two gradients have a cosine of {write_number(cosine)}: "
+        f"{how_they_pull(cosine)}."
+        if not math.isnan(cosine)
+        else ""
+    )
+    return Findings(
+        lead=lead,
+        numbers=defined(numbers),
+        meanings=[
+            "The main loss and the loss of the branches each ask for a step. Their cosine says "
+            "whether it is the same step, layer by layer. It holds for these weights only: early "
+            "in training both losses often agree, and part later.",
+            "Layers after the last branch have no cosine, since the auxiliary loss does not reach "
+            "them, and are left out.",
+        ],
+        drawn=[result],
+    )
+
+
+def _cosine_of_chance(result: xr.Dataset) -> float:
+    """Return the standard deviation of the cosine of two random directions, 1 / sqrt(d)."""
+    if "n_parameters" not in result.coords or "cosine" not in result:
+        return math.nan
+    cosine = result["cosine"]
+    others = [dim for dim in cosine.dims if dim != "layer"]
+    is_shared = cosine.notnull().any(others) if others else cosine.notnull()
+    shared = float(result["n_parameters"].where(is_shared).sum())
+    return 1 / math.sqrt(shared) if shared else math.nan
+
+
+def _norm_ratio(result: xr.Dataset) -> Number:
+    """Compare the lengths of both gradients over the layers that they share."""
+    name = "length of the auxiliary gradient over that of the main one"
+    if not {"norm_main", "norm_aux", "cosine"} <= set(result.data_vars):
+        return Number(name, math.nan)
+    is_shared = result["cosine"].notnull()
+    squares = [float((result[n].where(is_shared) ** 2).sum()) for n in ("norm_aux", "norm_main")]
+    ratio = math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan
+    return Number(
+        name,
+        ratio if np.isfinite(ratio) else math.nan,
+        "1: both weigh alike in a step; grows with alpha and with the number of branches",
+    )

@@ -1,0 +1,80 @@
+"""`/nudging`: does a step against a credit lower the loss?"""
+
+from __future__ import annotations
+
+import math
+
+import xarray as xr
+
+from resonance_toolkit._front.page.drawings.nudging import by_rule
+from resonance_toolkit._front.page.numbers import Number, value_of, write_number
+from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.words import defined
+
+_CREDITS = {
+    "backprop": "the best that a step of this length can do, to first order",
+    "auxiliary": "below 0: the branches' signal helps the main loss",
+    "random": "about 0: a random step neither helps nor hurts",
+}
+
+
+def describe(node: xr.DataTree) -> Findings:
+    """Say whether the branches' signal is of use to each block."""
+    result = by_rule(node.to_dataset(inherit=False))
+    rules = [str(name) for name in result["rule"].values] if "rule" in result.dims else []
+    changes = {rule: value_of(result.sel(rule=rule), "loss_change") for rule in rules}
+    cosines = {rule: value_of(result.sel(rule=rule), "cosine") for rule in rules}
+
+    numbers = [
+        Number(
+            f"change of the loss by {rule}",
+            changes[rule],
+            _CREDITS.get(rule, "below 0: the credit helps"),
+            low=value_of(result.sel(rule=rule), "loss_change", "min"),
+            high=value_of(result.sel(rule=rule), "loss_change", "max"),
+        )
+        for rule in rules
+    ]
+    numbers += [
+        Number(
+            f"cosine of {rule} with the gradient",
+            cosines[rule],
+            "1: the gradient itself; 0: a random direction",
+        )
+        for rule in rules
+        if rule != "backprop"
+    ]
+    if not rules:
+        numbers.append(
+            Number(
+                "change of the loss", value_of(result, "loss_change"), "below 0: the credit helps"
+            )
+        )
+    return Findings(
+        lead=_say_lead(changes),
+        numbers=defined(numbers),
+        meanings=[
+            "Each block's output is moved a little against a credit, the same length for all, and "
+            "the loss is measured again. Backprop is the yardstick, a random direction is zero. "
+            "Numbers are means over blocks; the intervals span the blocks.",
+        ],
+        drawn=[node.to_dataset(inherit=False)],
+    )
+
+
+def _say_lead(changes: dict[str, float]) -> str:
+    auxiliary = changes.get("auxiliary", math.nan)
+    backprop = changes.get("backprop", math.nan)
+    if math.isnan(auxiliary) or math.isnan(backprop) or backprop == 0:
+        return ""
+    share = auxiliary / backprop
+    if share > 0:
+        return (
+            "A small step along the branches' signal lowers the loss by "
+            f"{write_number(share)} of what backprop achieves, averaged over the blocks."
+        )
+    return (
+        "A small step along the branches' signal raises the loss by "
+        f"{write_number(auxiliary)} on average, where backprop lowers it by "
+        f"{write_number(abs(backprop))}."
+    )

@@ -1,0 +1,155 @@
+"""`/response`: the same batches, plain and with branches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import xarray as xr
+
+from resonance_toolkit._front.page.numbers import Number, value_of, write_number
+from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.words import (
+    count,
+    defined,
+    how_they_pull,
+    join_sentences,
+    write_interval,
+)
+
+
+def describe(node: xr.DataTree) -> Findings:
+    """Say whether branches helped, and whether they made features readable."""
+    result = node.to_dataset(inherit=False)
+    measure = "accuracy" if not math.isnan(_last(result, "accuracy", "plain")) else "loss"
+    cosine = value_of(result, "cosine_total")
+
+    numbers = [
+        *_final_numbers(result, "accuracy", "from 0 to 1; higher is better"),
+        *_final_numbers(result, "loss", "0 is perfect; lower is better"),
+        Number(
+            "mean cosine of both gradients while training",
+            cosine,
+            "1: one direction; 0: unrelated, as two random directions; \u22121: opposed",
+            low=value_of(result, "cosine_total", "min"),
+            high=value_of(result, "cosine_total", "max"),
+        ),
+        *_listening_numbers(result),
+    ]
+    return Findings(
+        lead=_say_difference(result, measure),
+        numbers=defined(numbers),
+        meanings=[text for text in (*_meanings(result, cosine), _say_readable(result)) if text],
+        drawn=[result],
+    )
+
+
+def _last(result: xr.Dataset, name: str, arm: str) -> float:
+    """Mean over seeds at the last step that was measured for all of them."""
+    if name not in result or "arm" not in result.dims or arm not in result["arm"].values:
+        return math.nan
+    values = result[name].sel(arm=arm)
+    return float(values.isel(step=-1).mean("seed")) if "step" in values.dims else math.nan
+
+
+def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number]:
+    return [
+        Number(f"{name}, plain", _last(result, name, "plain"), reference),
+        Number(f"{name}, with branches", _last(result, name, "branches"), reference),
+        Number(
+            f"difference of {name}, branches minus plain",
+            value_of(result, f"{name}_difference"),
+            "0: no effect; 95 % interval over seeds, paired",
+            low=value_of(result, f"{name}_difference_low"),
+            high=value_of(result, f"{name}_difference_high"),
+        ),
+    ]
+
+
+def _listening_numbers(result: xr.Dataset) -> list[Number]:
+    if "listening_accuracy" not in result:
+        return []
+    return [
+        Number(
+            f"listening accuracy, {label}",
+            value_of(result.sel(arm=[arm]), "listening_accuracy"),
+            "of linear heads that only listen; mean over attachment points and seeds",
+        )
+        for arm, label in (("plain", "plain"), ("branches", "with branches"))
+        if arm in result["arm"].values
+    ]
+
+
+def _say_difference(result: xr.Dataset, measure: str) -> str:
+    plain = _last(result, measure, "plain")
+    branches = _last(result, measure, "branches")
+    if math.isnan(plain) or math.isnan(branches):
+        return ""
+
+    difference = value_of(result, f"{measure}_difference")
+    low = value_of(result, f"{measure}_difference_low")
+    high = value_of(result, f"{measure}_difference_high")
+    steps = int(np.max(result["step"].values)) if "step" in result.coords else 0
+    sentence = (
+        f"After {count(steps, 'update')}, networks trained with branches reach a held-out "
+        f"{measure} of {write_number(branches)}, plain ones {write_number(plain)}: a difference of "
+        f"{write_number(difference, signed=True)} over {count(result.sizes['seed'], 'seed')}"
+    )
+    if math.isnan(low) or math.isnan(high):
+        return f"{sentence}, too few for an interval."
+
+    told_apart = low > 0 or high < 0
+    return f"{sentence} (95 % interval {write_interval(low, high, signed=True)}). The interval " + (
+        "leaves out zero." if told_apart else "contains zero: the two cannot be told apart."
+    )
+
+
+def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
+    settings = result.attrs
+    how = [
+        "Both arms start from the same weights, see the same batches in the same order, and differ "
+        "by the branches alone, so the difference is taken seed by seed."
+    ]
+    if "optimizer" in settings:
+        how.append(
+            f"Trained with {settings['optimizer']}, learning rate {settings.get('lr', '?')}, on "
+            f"{settings.get('n_train', '?')} samples in batches of "
+            f"{settings.get('batch_size', '?')}; measured on {settings.get('n_held_out', '?')} "
+            "others."
+        )
+    texts = [" ".join(how)]
+    if not math.isnan(cosine):
+        texts.append(
+            f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
+            f"{how_they_pull(cosine)}. A cosine says whether the branches ask for what the main "
+            "loss asks for at this moment; whether the network ends up better is what the "
+            "difference above says."
+        )
+    return texts
+
+
+def _say_readable(result: xr.Dataset) -> str:
+    numbers = [number.value for number in _listening_numbers(result)]
+    if len(numbers) < 2 or any(map(math.isnan, numbers)):
+        return ""
+
+    plain, branches = numbers
+    more = "more" if branches > plain else "less" if branches < plain else "as much"
+    return join_sentences(
+        "Readable and helped are two things. After training, linear heads that only listen read "
+        f"{more} from the networks with branches: {write_number(branches)}, against "
+        f"{write_number(plain)} from plain ones.",
+        _say_network(result),
+    )
+
+
+def _say_network(result: xr.Dataset) -> str:
+    low = value_of(result, "accuracy_difference_low")
+    high = value_of(result, "accuracy_difference_high")
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    if low > 0:
+        return "The networks themselves answer better as well."
+    if high < 0:
+        return "The networks themselves answer worse."
+    return "Whether the networks themselves answer better, these seeds do not tell."

@@ -1,0 +1,1 @@
+{% include "surface.js" %}{% include "page.js" %}
