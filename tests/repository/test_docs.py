@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import nbformat
 import pytest
 import timm
 import torch
@@ -41,13 +42,47 @@ def test_the_pages_build_without_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_a_tutorial_runs_and_makes_its_pictures(page, tmp_path, monkeypatch):
+def test_a_tutorial_runs_as_a_notebook_and_makes_its_pictures(page, tmp_path, monkeypatch):
+    export = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))
+    notebook = nbformat.from_dict(export["export_notebook"](page))
+    nbformat.validate(notebook)
+
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(ROOT / "docs" / "pictures.py"))["main"]([page.stem])
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    namespace = {"__name__": page.stem}
+    for number, source in enumerate(code):
+        exec(compile(source, f"{page.name}, cell {number}", "exec"), namespace)
     plt.close("all")
+
+    # Nothing of the page's code is missing, nothing was added but the first cell.
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
+    assert [block.strip() for block in blocks] == code[1:]
+
     shown = set(re.findall(r"\(\.\./pictures/([a-z_]+\.png)\)", page.read_text(encoding="utf-8")))
     assert shown == {path.name for path in (tmp_path / "pictures").iterdir()}
     assert all((ROOT / "docs" / "pictures" / name).is_file() for name in shown)
+
+
+def test_the_text_of_a_notebook_is_that_of_its_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Title\n\nSee [there](there.md) and [here](https://example.org).\n\n"
+        "```python\nx = 1\n```\n\n![What x is](../pictures/x.png)\n\nDone.\n",
+        encoding="utf-8",
+    )
+    cells = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))["export_notebook"](page)["cells"]
+
+    assert ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"] == [
+        "# Title\n\nSee there and [here](https://example.org).",
+        "Done.",
+    ]
+    assert cells[-2]["source"] == ["x = 1"]
+
+
+def test_the_recipes_run():
+    page = ROOT / "docs" / "recipes.md"
+    code_of = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["code_of"]
+    exec(compile(code_of(page), page.name, "exec"), {"__name__": "recipes"})
 
 
 def test_every_tutorial_is_in_the_navigation():
