@@ -6,6 +6,7 @@ which turns data of any kind into fixed batches. The instruments themselves are 
 has such a name, `from resonance_toolkit import attention` gives ours, or says what is in the way.
 """
 
+from importlib import import_module as _import_module
 from typing import Any
 
 from resonance_toolkit._base.branch_weights import (
@@ -118,6 +119,10 @@ from resonance_toolkit._base.undamaged import (
     with_digest,
 )
 
+# The front door by public name, loaded on first use: it needs the instruments, which need this
+# module.
+_FRONT_DOOR: dict[str, str] = {}
+
 __all__ = [
     "__version__",
     # Models and their layers
@@ -226,4 +231,10 @@ def __getattr__(name: str) -> Any:
     # On first use, since the instruments import this module.
     if name in _INSTRUMENTS:
         return _load_instrument(name)
+    if name in _FRONT_DOOR:
+        return getattr(_import_module(_FRONT_DOOR[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_INSTRUMENTS, *_FRONT_DOOR})
