@@ -6,6 +6,7 @@ which turns data of any kind into fixed batches. The instruments themselves are 
 has such a name, `from resonance_toolkit import attention` gives ours, or says what is in the way.
 """
 
+from importlib import import_module as _import_module
 from typing import Any
 
 from resonance_toolkit._base.branch_weights import (
@@ -97,6 +98,13 @@ from resonance_toolkit._base.preserving import (
     preserving_rng,
     seed_generators,
 )
+from resonance_toolkit._base.progress import (
+    Progress,
+    ProgressForm,
+    reporting,
+    showing_progress,
+    track,
+)
 from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
@@ -110,6 +118,10 @@ from resonance_toolkit._base.undamaged import (
     to_netcdf_bytes,
     with_digest,
 )
+
+# The front door by public name, loaded on first use: it needs the instruments, which need this
+# module.
+_FRONT_DOOR: dict[str, str] = {}
 
 __all__ = [
     "__version__",
@@ -200,12 +212,17 @@ __all__ = [
     "with_digest",
     "write_atomically",
     # Results and long work
+    "Progress",
+    "ProgressForm",
     "missing_extra",
     "new_axes",
     "provenance",
     "render_page",
+    "reporting",
+    "showing_progress",
     "spread",
     "text_table",
+    "track",
     "warn_user",
 ]
 
@@ -214,4 +231,10 @@ def __getattr__(name: str) -> Any:
     # On first use, since the instruments import this module.
     if name in _INSTRUMENTS:
         return _load_instrument(name)
+    if name in _FRONT_DOOR:
+        return getattr(_import_module(_FRONT_DOOR[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_INSTRUMENTS, *_FRONT_DOOR})

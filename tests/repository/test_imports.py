@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
+import resonance_toolkit
 from tests.helpers.source_imports import (
     FRONT,
     GROUND,
@@ -44,6 +45,7 @@ ROOMS: dict[str, list[str | set[str]]] = {
     "gradients": [{"_checks", "_layer_names", "_settings"}, "_recorders", OTHERS, "_plots"],
     "attention": [OTHERS, "_plots"],
     "nudging": ["_replay", "_credits", "_measures", "_plots"],
+    "resonance_toolkit._front": ["page", "monitor", "examine", "command"],
     "lab": ["backbones", "data", "results", "training", "studies"],
 }
 
@@ -52,6 +54,9 @@ APART = [
     ("probes._exit_training", "probes._branches"),
     ("probes._exit_analysis", "probes._branches"),
     ("probes._decoding", "probes._branches"),
+    ("resonance_toolkit._front.examine", "resonance_toolkit._front.page"),
+    ("resonance_toolkit._front.examine", "resonance_toolkit._front.monitor"),
+    ("resonance_toolkit._front.monitor", "resonance_toolkit._front.page"),
 ]
 
 
@@ -91,6 +96,27 @@ def test_the_ground_floor_imports_only_itself():
     )
 
 
+def test_nobody_imports_the_front_door():
+    names = set(resonance_toolkit._FRONT_DOOR)
+    expect_none(
+        (
+            edge
+            for package in (GROUND, *INSTRUMENTS)
+            for edge in imports_of(package)
+            if is_within(edge.module, FRONT)
+            or (edge.module == "resonance_toolkit" and edge.name in names)
+        ),
+        cure="The front door uses the instruments, never the other way round.",
+    )
+
+
+def test_every_public_name_of_the_front_door_is_in_its_place():
+    for name, place in resonance_toolkit._FRONT_DOOR.items():
+        assert is_within(place, FRONT)
+        assert getattr(resonance_toolkit, name).__module__ == place
+        assert name in dir(resonance_toolkit)
+
+
 def test_the_front_door_is_loaded_on_first_use():
     expect_none(
         (
@@ -112,11 +138,11 @@ def test_a_room_imports_only_rooms_above_it(package):
 
     for edge in imports_of(package):
         # The package's own `__init__` lists the names of all rooms.
-        if package in (edge.importer, edge.module) or top(edge.module) != package:
+        if package in (edge.importer, edge.module) or not is_within(edge.module, package):
             continue
 
-        importing_room = room_of(edge.importer)
-        imported_room = room_of(edge.module)
+        importing_room = room_of(edge.importer, package)
+        imported_room = room_of(edge.module, package)
         if imported_room > importing_room:
             wrong.append(f"{edge}: {rooms[imported_room]} is below {rooms[importing_room]}")
 
@@ -207,10 +233,9 @@ def test_analysing_exits_loads_no_branches():
     )
 
 
-def room_of(module: str) -> int:
+def room_of(module: str, package: str) -> int:
     """The number of a file's room in its package's list."""
-    package, _, rest = module.partition(".")
-    room = rest.partition(".")[0]
+    room = module.removeprefix(f"{package}.").partition(".")[0]
     rooms = ROOMS[package]
 
     for number, candidate in enumerate(rooms):
