@@ -98,6 +98,13 @@ from resonance_toolkit._base.preserving import (
     preserving_rng,
     seed_generators,
 )
+from resonance_toolkit._base.progress import (
+    Progress,
+    ProgressForm,
+    reporting,
+    showing_progress,
+    track,
+)
 from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
@@ -205,12 +212,17 @@ __all__ = [
     "with_digest",
     "write_atomically",
     # Results and long work
+    "Progress",
+    "ProgressForm",
     "missing_extra",
     "new_axes",
     "provenance",
     "render_page",
+    "reporting",
+    "showing_progress",
     "spread",
     "text_table",
+    "track",
     "warn_user",
 ]
 
