@@ -20,7 +20,7 @@ def find_source(text: str, *, window: int) -> Source:
     """
     if text == "digits":
         images, labels = load_digits()
-        return ArraySource("digits", images.numpy(), labels.numpy(), is_standardised=True)
+        return ArraySource("digits", (images.numpy(), labels.numpy()))
 
     path = Path(text).expanduser()
     if path.is_dir():

@@ -9,7 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import resonance_toolkit
-from resonance_toolkit._base.instruments import INSTRUMENTS, load_instrument
+from resonance_toolkit._base.instruments import INSTRUMENTS, load_instrument, say_overwritten
 
 NAMES = (*INSTRUMENTS, "resonance", "resonance_toolkit")
 
@@ -70,14 +70,17 @@ def _find_stranger(name: str, entries: list[str]) -> Path | None:
 
 
 def _say_rivals(name: str, rivals: list[str], stranger: Path | None) -> str:
-    listed = " and ".join(rivals)
+    place = _OURS / name / "__init__.py"
     if name in INSTRUMENTS and stranger is None:
         try:
             load_instrument(name)
         except ImportError as error:
             return str(error)
+    elif name == "resonance" and "import resonance_toolkit" not in place.read_text("utf-8"):
+        return say_overwritten(name, place)
+
     return (
-        f"the distribution {listed} has `{name}` too; pip overwrites one by the other, and "
-        f"uninstalling either removes both: pip uninstall {' '.join(rivals)}, then "
+        f"the distribution {' and '.join(rivals)} has `{name}` too; pip overwrites one by the "
+        f"other, and uninstalling either removes both: pip uninstall {' '.join(rivals)}, then "
         "pip install --force-reinstall --no-deps resonance-toolkit"
     )

@@ -17,7 +17,7 @@ from resonance_toolkit._front.command.digits_vit import make_digits_vit
 from resonance_toolkit._front.command.libraries import LoadedModel
 from resonance_toolkit._front.command.load_data import FORMS, find_source
 from resonance_toolkit._front.command.load_model import load_model
-from resonance_toolkit._front.command.mistake import Mistake
+from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.settings import ModelRequest, Preparation
 
 # Arguments of `resonance.examine` that are options of the same name; None leaves it its default.
@@ -35,6 +35,7 @@ class Subject:
     model: nn.Module
     data: Any
     lines: tuple[str, ...]  # what was understood, for people
+    held_out: Any = None
 
 
 def run_examine(arguments: argparse.Namespace) -> int:
@@ -53,14 +54,26 @@ def run_examine(arguments: argparse.Namespace) -> int:
     loss = check_fit(subject.model, subject.data, loss, samples=n_looked_at)
     _say(subject.lines)
 
-    tree = resonance_toolkit.examine(
-        subject.model,
-        subject.data,
-        checkpoint=progress,
-        **_settings(arguments),
-        **({} if loss is None else {"loss": loss}),
-    )
+    if progress.exists():
+        _say([f"going on from {progress}"])
+
+    settings = _settings(arguments) | {"loss": loss, "held_out": subject.held_out}
+    tree = _examine(subject, progress, settings)
     return _finish(tree, folder, progress)
+
+
+def _examine(subject: Subject, progress: Path, settings: dict[str, Any]) -> Any:
+    given = {name: value for name, value in settings.items() if value is not None}
+    try:
+        return resonance_toolkit.examine(subject.model, subject.data, checkpoint=progress, **given)
+    except ValueError as error:
+        if not str(error).startswith("`checkpoint`"):
+            raise
+        # What Python calls the checkpoint is no option here.
+        reason = first_line(error).partition(": ")[2].partition(". Delete it")[0]
+        raise Mistake(
+            f"--output: {reason}; give another folder, or --fresh to begin anew"
+        ) from error
 
 
 def _load(arguments: argparse.Namespace) -> Subject:
@@ -93,11 +106,10 @@ def _load(arguments: argparse.Namespace) -> Subject:
         checkpoint=arguments.checkpoint,
     )
     loaded = load_model(request)
-    data, words = source.prepare(loaded, asked)
+    prepared = source.prepare(loaded, asked)
 
-    return Subject(
-        loaded.module.to(device), data, (_describe(loaded, model_text), f"data: {words}")
-    )
+    lines = (_describe(loaded, model_text), f"data: {prepared.words}")
+    return Subject(loaded.module.to(device), prepared.data, lines, prepared.held_out)
 
 
 def _which(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -139,7 +151,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     settings["title"] = arguments.title or _title(arguments)
     if arguments.budget is not None:
         settings["budget"] = _read_budget(arguments.budget)
-    return {name: value for name, value in settings.items() if value is not None}
+    return settings
 
 
 def _title(arguments: argparse.Namespace) -> str:

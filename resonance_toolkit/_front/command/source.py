@@ -1,9 +1,19 @@
 """What all forms of DATA have in common."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from resonance_toolkit._front.command.libraries import LoadedModel
 from resonance_toolkit._front.command.settings import Preparation
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Data that every verb understands, what is held out (None: some of it), and both in words."""
+
+    data: Any
+    words: str
+    held_out: Any = None
 
 
 class Source:
@@ -17,6 +27,6 @@ class Source:
     image_size: tuple[int, int] | None = None
     is_text: bool = False
 
-    def prepare(self, loaded: LoadedModel, asked: Preparation) -> tuple[Any, str]:
-        """Give data that every verb understands, and say what was made of it."""
+    def prepare(self, loaded: LoadedModel, asked: Preparation) -> Prepared:
+        """Make the data fit for a model."""
         raise NotImplementedError

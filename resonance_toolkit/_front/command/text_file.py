@@ -10,7 +10,7 @@ from resonance_toolkit import predicts_next_token
 from resonance_toolkit._front.command.libraries import LoadedModel
 from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.settings import Preparation
-from resonance_toolkit._front.command.source import Source
+from resonance_toolkit._front.command.source import Prepared, Source
 
 _N_BYTES = 256
 
@@ -31,7 +31,7 @@ class TextSource(Source):
         self.path = path
         self.window = window
 
-    def prepare(self, loaded: LoadedModel, asked: Preparation) -> tuple[Any, str]:
+    def prepare(self, loaded: LoadedModel, asked: Preparation) -> Prepared:
         """Give windows of tokens: a mapping with `labels` for transformers', else pairs."""
         model = loaded.module
         self._check_reads_on(model)
@@ -57,8 +57,8 @@ class TextSource(Source):
         words = f"{len(rows)} windows of {window} {kind}"
         if hasattr(model, "config"):
             inputs = rows[:, :-1].contiguous()
-            return {"input_ids": inputs, "labels": inputs.clone()}, words
-        return (rows[:, :-1].contiguous(), rows[:, 1:].contiguous()), words
+            return Prepared({"input_ids": inputs, "labels": inputs.clone()}, words)
+        return Prepared((rows[:, :-1].contiguous(), rows[:, 1:].contiguous()), words)
 
     def _check_reads_on(self, model: nn.Module) -> None:
         # Bert and its like see the token that they would be asked for.

@@ -70,18 +70,32 @@ def test_a_folder_with_train_and_hidden_folders(examine, stand_in, tmp_path):
     (tmp_path / "images" / "train" / ".cache").mkdir()
     examine("Images", tmp_path / "images")
     assert len(stand_in.data) == 4
+    assert [label for _, label in stand_in.settings["held_out"]] == [0, 1]
+
+
+def test_parts_of_a_folder_have_the_same_classes(refused_data, tmp_path):
+    write_images(tmp_path / "images" / "train", n=1)
+    write_images(tmp_path / "images" / "test", n=1)
+    (tmp_path / "images" / "test" / "cats").rename(tmp_path / "images" / "test" / "lynxes")
+    assert "different classes, such as cats" in refused_data("Images", tmp_path / "images")
 
 
 @pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train")])
 def test_arrays_come_as_they_are(examine, stand_in, tmp_path, names):
     x, y = np.random.default_rng(0).normal(size=(9, 4)), np.arange(9, dtype=np.int32) % 3
-    np.savez(tmp_path / "a.npz", **dict(zip(names, (x, y), strict=True)), x_test=x, y_test=y)
+    np.savez(
+        tmp_path / "a.npz", **dict(zip(names, (x, y), strict=True)), x_test=x[:2], y_test=y[:2]
+    )
     examine("build", tmp_path / "a.npz")
 
     inputs, targets = stand_in.data
     np.testing.assert_array_equal(inputs.numpy(), x.astype(np.float32))
     assert targets.dtype == torch.int64
     assert targets.tolist() == y.tolist()
+
+    inputs, targets = stand_in.settings["held_out"]
+    np.testing.assert_array_equal(inputs.numpy(), x[:2].astype(np.float32))
+    assert targets.tolist() == y[:2].tolist()
 
 
 def test_images_of_bytes_are_scaled_and_their_channels_put_first(run, stand_in, tmp_path):
@@ -177,7 +191,7 @@ class Hostile:
         (arrays_of(y=np.arange(9)), "has 12 inputs and 9 targets"),
         (arrays_of(np.ones((0, 4)), np.ones(0, dtype=int)), "0 inputs and 0 targets"),
         (arrays_of(np.array([Hostile()] * 12)), "cannot be read"),
-        (arrays_of(np.array(["a"] * 12)[:, None]), "expected numbers"),
+        (arrays_of(np.array(["a"] * 12)[:, None]), "expected arrays of numbers"),
         (lambda folder: folder / "none.npz", "no file or folder"),
         (lambda folder: write_model(folder), "is none of the forms that are read"),
     ],

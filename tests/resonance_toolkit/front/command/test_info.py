@@ -1,5 +1,6 @@
 """`info`: versions, and whose files our names lead to."""
 
+import runpy
 import sys
 
 import pytest
@@ -72,3 +73,16 @@ def test_a_distribution_with_one_of_our_names_is_named(troubles):
     )
     assert trouble.startswith("the distribution gradients has `gradients` too")
     assert "pip uninstall gradients, then pip install --force-reinstall" in trouble
+
+
+def test_a_module_run_by_its_name_finds_ours_before_the_working_folders(tmp_path, monkeypatch):
+    # `python -m` puts the working folder first.
+    (tmp_path / "attention.py").write_text("raise SystemExit('a stranger ran')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "argv", ["resonance_toolkit", "--version"])
+
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("resonance_toolkit", run_name="__main__")
+    assert not end.value.code
+    assert sys.path.index(str(tmp_path)) == len(sys.path) - 1

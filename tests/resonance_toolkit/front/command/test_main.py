@@ -83,6 +83,17 @@ def test_a_run_that_was_stopped_goes_on_unless_it_is_to_begin_anew(run, stand_in
     assert not progress.exists()
 
 
+def test_an_output_folder_of_another_run_is_not_overwritten(refused, stand_in, words):
+    stand_in.tree = ValueError(
+        "`checkpoint`: 'a/progress.nc' was made with other settings; it differs in n. Delete it or "
+        "give another path"
+    )
+    assert refused(*words) == (
+        "--output: 'a/progress.nc' was made with other settings; it differs in n; give another "
+        "folder, or --fresh to begin anew"
+    )
+
+
 def test_codes_tell_the_users_mistakes_from_our_failures(run, stand_in, words):
     stand_in.tree = ValueError("`layers`: no layer matches 'x'")
     code, _, err = run(*words)

@@ -92,7 +92,9 @@ def test_any_number_of_layers_has_names_that_do_not_touch(n_layers):
     assert figure.get_size_inches()[1] < 12
 
 
-@pytest.mark.parametrize("name", [r"$\frac{", "a$b$c", "\x00\x1b[31m", "", "<b>&amp;", "\u202e" * 9])
+@pytest.mark.parametrize(
+    "name", [r"$\frac{", "a$b$c", "\x00\x1b[31m", "", "<b>&amp;", "\u202e" * 9]
+)
 def test_no_name_stops_a_picture(name):
     norms = {"gradient_norm": ("layer", [1.0, 2.0], {"long_name": name, "units": name})}
     figure = draw(xr.Dataset(norms, {"layer": [name, "other"]}, {"made_by": name, "model": name}))
