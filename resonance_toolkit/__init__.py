@@ -36,6 +36,16 @@ from resonance_toolkit._base.devices import (
     to_host,
     widest_float,
 )
+from resonance_toolkit._base.drawing import (
+    Title,
+    colors_by_order,
+    label_places,
+    legend_outside,
+    thin_out,
+    title_text,
+    write_figure_title,
+    write_title,
+)
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
@@ -211,11 +221,20 @@ __all__ = [
     "to_netcdf_bytes",
     "with_digest",
     "write_atomically",
+    # Drawing
+    "Title",
+    "colors_by_order",
+    "label_places",
+    "legend_outside",
+    "new_axes",
+    "thin_out",
+    "title_text",
+    "write_figure_title",
+    "write_title",
     # Results and long work
     "Progress",
     "ProgressForm",
     "missing_extra",
-    "new_axes",
     "provenance",
     "render_page",
     "reporting",
