@@ -36,6 +36,16 @@ from resonance_toolkit._base.devices import (
     to_host,
     widest_float,
 )
+from resonance_toolkit._base.drawing import (
+    Title,
+    colors_by_order,
+    label_places,
+    legend_outside,
+    thin_out,
+    title_text,
+    write_figure_title,
+    write_title,
+)
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
@@ -98,6 +108,13 @@ from resonance_toolkit._base.preserving import (
     preserving,
     preserving_rng,
     seed_generators,
+)
+from resonance_toolkit._base.progress import (
+    Progress,
+    ProgressForm,
+    reporting,
+    showing_progress,
+    track,
 )
 from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
@@ -209,13 +226,27 @@ __all__ = [
     "to_netcdf_bytes",
     "with_digest",
     "write_atomically",
-    # Results and long work
-    "missing_extra",
+    # Drawing
+    "Title",
+    "colors_by_order",
+    "label_places",
+    "legend_outside",
     "new_axes",
+    "thin_out",
+    "title_text",
+    "write_figure_title",
+    "write_title",
+    # Results and long work
+    "Progress",
+    "ProgressForm",
+    "missing_extra",
     "provenance",
     "render_page",
+    "reporting",
+    "showing_progress",
     "spread",
     "text_table",
+    "track",
     "warn_user",
 ]
 
