@@ -83,6 +83,7 @@ from resonance_toolkit._base.language_models import (
     reads_class_token,
     shift_labels,
 )
+from resonance_toolkit._base.losses.accuracy import align_predictions, correct_shares
 from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
 from resonance_toolkit._base.losses.default_loss import (
@@ -131,7 +132,9 @@ from resonance_toolkit._base.undamaged import (
 
 # The front door by public name, loaded on first use: it needs the instruments, which need this
 # module.
-_FRONT_DOOR: dict[str, str] = {}
+_FRONT_DOOR: dict[str, str] = {
+    "examine": "resonance_toolkit._front.examine.examine",
+}
 
 __all__ = [
     "__version__",
@@ -167,8 +170,10 @@ __all__ = [
     "FailedLossError",
     "FailedPassError",
     "align_classes",
+    "align_predictions",
     "call_loss",
     "call_model",
+    "correct_shares",
     "default_loss",
     "describe_targets",
     "describe_tensors",
