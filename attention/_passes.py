@@ -23,6 +23,7 @@ from resonance_toolkit import (
     logits_of,
     preserving_rng,
     take,
+    track,
 )
 
 # Of a source without a size of its own, as `take` has it.
@@ -82,7 +83,7 @@ def run_batches(model: nn.Module, batches: list[Any], settings: Settings) -> Rec
         preserving_rng(devices_of(model)),
         watching(model, settings) as recording,
     ):
-        for inputs in batches:
+        for inputs in track(batches, "attention", unit="batch"):
             output = call_model(model, inputs)
 
             # Outputs of many positions, as of language models, would fill the memory.

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import xarray as xr
-from tqdm import trange
 
 import probes
+import resonance
 from lab.backbones.tiny_vit import tiny_vit
 from lab.data.images import Images, load
 from lab.results.files import dataset_writer, write_atomically
@@ -56,7 +56,7 @@ def train(images: Images, n: int, args: argparse.Namespace) -> xr.Dataset:
     generator = torch.Generator().manual_seed(args.seed)
 
     epochs = []
-    for _ in trange(args.epochs, desc=f"n={n}", unit="epoch", disable=None):
+    for _ in resonance.track(range(args.epochs), f"n={n}", unit="epoch"):
         losses = []
         for rows in torch.randperm(len(images.x_train), generator=generator).split(64):
             x, y = images.x_train[rows], images.y_train[rows]

@@ -12,6 +12,8 @@ from gradients._noise import noise
 from gradients._noise_scale import noise_scale
 from gradients._plots.dynamics import plot_dynamics
 from gradients._plots.layers import plot_layers
+from gradients._plots.noise import plot_noise
+from gradients._plots.objectives import plot_objectives
 from gradients._plots.trace import plot_trace
 from gradients._read_trace import read_trace
 from gradients._regroup import regroup
@@ -38,5 +40,7 @@ __all__ = [
     # Pictures
     "plot_dynamics",
     "plot_layers",
+    "plot_noise",
+    "plot_objectives",
     "plot_trace",
 ]

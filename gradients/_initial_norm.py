@@ -39,6 +39,7 @@ from resonance_toolkit import (
     seed_generators,
     take,
     to_host,
+    track,
 )
 
 
@@ -250,7 +251,7 @@ def _mean_gradients(
     batch_losses: list[Tensor] = []
     gradients: dict[Tensor, Tensor | None] = dict.fromkeys(inputs)
 
-    for x, y in batches:
+    for x, y in track(batches, "initial norm", unit="batch"):
         # Weighted by batch size: the last batch is often smaller than the others.
         value = _check_scalar(loss(call_model(model, x), y)) * (count_samples(x) / n_samples)
         batch_losses.append(value.detach())

@@ -7,7 +7,6 @@ import torch.distributed as dist
 import xarray as xr
 from numpy.typing import NDArray
 from torch import nn
-from tqdm import tqdm
 
 from gradients._checks import Group, check_confidence, check_unsharded
 from gradients._dataset import make_dataset
@@ -28,6 +27,7 @@ from resonance_toolkit import (
     provenance,
     seed_generators,
     take,
+    track,
 )
 
 
@@ -104,9 +104,7 @@ def noise(
     updates = []
     with preserving(model):
         seed_generators(seed, devices_of(model))
-        for inputs, targets in tqdm(
-            batches, "gradient noise", unit="batch", disable=None, leave=False
-        ):
+        for inputs, targets in track(batches, "gradient noise", unit="batch"):
             names, update = measure_losses(recorder, _call_losses(losses, inputs, targets))
             if len(names) != 2:
                 raise ValueError(f"`losses`: expected two, got {len(names)}")

@@ -9,6 +9,7 @@ from landscape._curvature.curvature import curvature
 from landscape._curvature.eigenvectors import eigenvectors
 from landscape._plots.contour import plot_contour
 from landscape._plots.density import plot_density
+from landscape._plots.dilution import plot_dilution
 from landscape._plots.line import plot_line
 from landscape._plots.page import html_surface
 from landscape._plots.surface import plot_surface
@@ -49,5 +50,6 @@ __all__ = [
     "plot_surfaces",
     "plot_line",
     "plot_density",
+    "plot_dilution",
     "html_surface",
 ]

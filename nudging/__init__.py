@@ -24,6 +24,7 @@ from nudging._measures.measure import measure
 from nudging._measures.nudge import nudge
 from nudging._measures.stability import stability
 from nudging._plots.alignment import plot_alignment
+from nudging._plots.audit import plot_audit
 from nudging._plots.dissociation import plot_dissociation
 from nudging._plots.nudge import plot_nudge
 from nudging._replay.observe import observe
@@ -59,4 +60,5 @@ __all__ = [
     "plot_nudge",
     "plot_alignment",
     "plot_dissociation",
+    "plot_audit",
 ]

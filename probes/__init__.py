@@ -23,6 +23,8 @@ from probes._exit_analysis.token_map import exit_map
 from probes._exit_training.attach import attach_exits
 from probes._exit_training.losses import Exits
 from probes._features.similarity import similarity
+from probes._plots.arms import plot_arms
+from probes._plots.branches import plot_branches
 from probes._plots.exit_text import plot_exit_text
 from probes._plots.exit_text_page import html_exit_text
 from probes._plots.reliability import plot_reliability
@@ -50,6 +52,8 @@ __all__ = [
     "generate",
     "Decodable",
     # Plots
+    "plot_branches",
+    "plot_arms",
     "plot_tradeoff",
     "plot_reliability",
     "plot_similarity",

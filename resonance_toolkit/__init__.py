@@ -36,6 +36,16 @@ from resonance_toolkit._base.devices import (
     to_host,
     widest_float,
 )
+from resonance_toolkit._base.drawing import (
+    Title,
+    colors_by_order,
+    label_places,
+    legend_outside,
+    thin_out,
+    title_text,
+    write_figure_title,
+    write_title,
+)
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
@@ -73,6 +83,7 @@ from resonance_toolkit._base.language_models import (
     reads_class_token,
     shift_labels,
 )
+from resonance_toolkit._base.losses.accuracy import align_predictions, correct_shares
 from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
 from resonance_toolkit._base.losses.default_loss import (
@@ -98,6 +109,13 @@ from resonance_toolkit._base.preserving import (
     preserving_rng,
     seed_generators,
 )
+from resonance_toolkit._base.progress import (
+    Progress,
+    ProgressForm,
+    reporting,
+    showing_progress,
+    track,
+)
 from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
@@ -115,6 +133,7 @@ from resonance_toolkit._base.undamaged import (
 # The front door by public name, loaded on first use: it needs the instruments, which need this
 # module.
 _FRONT_DOOR: dict[str, str] = {
+    "examine": "resonance_toolkit._front.examine.examine",
     "page": "resonance_toolkit._front.page.page",
 }
 
@@ -152,8 +171,10 @@ __all__ = [
     "FailedLossError",
     "FailedPassError",
     "align_classes",
+    "align_predictions",
     "call_loss",
     "call_model",
+    "correct_shares",
     "default_loss",
     "describe_targets",
     "describe_tensors",
@@ -206,13 +227,27 @@ __all__ = [
     "to_netcdf_bytes",
     "with_digest",
     "write_atomically",
-    # Results and long work
-    "missing_extra",
+    # Drawing
+    "Title",
+    "colors_by_order",
+    "label_places",
+    "legend_outside",
     "new_axes",
+    "thin_out",
+    "title_text",
+    "write_figure_title",
+    "write_title",
+    # Results and long work
+    "Progress",
+    "ProgressForm",
+    "missing_extra",
     "provenance",
     "render_page",
+    "reporting",
+    "showing_progress",
     "spread",
     "text_table",
+    "track",
     "warn_user",
 ]
 

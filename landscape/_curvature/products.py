@@ -10,13 +10,11 @@ Three sources of products, all behind `MatrixProduct`:
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from tqdm import tqdm
 
 from landscape._curvature.exact_products import BatchProduct, batch_product
 from landscape._curvature.finite_differences import FiniteDifferences
@@ -26,6 +24,7 @@ from landscape._curvature.matrix import (
     batches_and_shares,
     differentiating,
 )
+from resonance_toolkit import reporting
 
 # Pairs of a block and a vector, by parameter, for which products are wanted.
 Wanted = Sequence[tuple[Block, list[Tensor]]]
@@ -77,7 +76,8 @@ class MatrixProduct:
 @contextmanager
 def matrix_vector_product(matrix: CurvatureMatrix) -> Iterator[MatrixProduct]:
     """Give products with the matrix of the mean loss, for as long as the body runs."""
-    with differentiating(matrix), _progress_bar() as bar:
+    # How many products there will be is not known: shown is how many there were, and how fast.
+    with differentiating(matrix), reporting("curvature", unit="product") as progress:
         if matrix.product_kind == "exact":
             product = _exact_product(matrix)
         else:
@@ -85,7 +85,7 @@ def matrix_vector_product(matrix: CurvatureMatrix) -> Iterator[MatrixProduct]:
 
         def multiply_and_report(wanted: Wanted) -> list[list[Tensor]]:
             products = product.multiply_blocks(wanted)
-            bar.update()
+            progress.update()
             return products
 
         yield replace(product, multiply_blocks=multiply_and_report, group=matrix.group)
@@ -133,11 +133,6 @@ def _add(totals: list[list[Tensor]], terms: list[list[Tensor]]) -> list[list[Ten
         [a + b for a, b in zip(total, term, strict=True)]
         for total, term in zip(totals, terms, strict=True)
     ]
-
-
-def _progress_bar() -> Any:
-    # How many products there will be is not known: this shows how many there were, and how fast.
-    return tqdm(desc="curvature", unit="product", disable=None, leave=False)
 
 
 def _keep_graphs(matrix: CurvatureMatrix) -> tuple[list[BatchProduct] | None, int]:

@@ -62,11 +62,15 @@ class Adaptive:
         shape: Points along alpha and beta.
         tolerance: Error allowed, relative to the range of the loss.
         seed: Decides the points that are added at random.
+        label: What is being done, for the progress shown.
+        may_end_early: True: few points are often enough.
     """
 
     shape: tuple[int, int]
     tolerance: float
     seed: int
+    label: str = "landscape"
+    may_end_early: bool = True
 
     def needs_margins(self, problem: Problem) -> bool:
         """If this is a classification of few samples.
@@ -112,7 +116,7 @@ class Adaptive:
             )
             doubt = np.abs(surface - rough_surface)
             added = _next_points(places, evaluated, doubt, generator)
-            run.fill(added, label=f"landscape, {len(evaluated)} points known")
+            run.fill(added)
 
             misses += np.abs(run.table[added, 0] - surface[added]).tolist()
             evaluated = np.concatenate([evaluated, added])

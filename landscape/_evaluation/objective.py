@@ -17,25 +17,19 @@ from resonance_toolkit import (
     IGNORED_TARGET,
     ClassLoss,
     DefaultLoss,
-    align_classes,
+    align_predictions,
     call_loss,
     count_samples,
     default_loss,
     fit_class_loss,
     has_class_weights,
     ignore_index_of,
-    mean_over_positions,
     name_of,
     to_host,
-    widest_float,
 )
 
 # Variables and dimensions that the verbs make themselves.
 _RESERVED_NAMES = {"loss", "loss_se", "accuracy", "evaluated", "alpha", "beta"}
-
-
-# What transformers calls the scores of classes, and what torchvision calls those of pixels.
-_NAMES_OF_LOGITS = ("logits", "out")
 
 
 @dataclass(frozen=True)
@@ -175,28 +169,6 @@ def evaluate_on_batch(
     return value if isinstance(value, Tensor) else torch.as_tensor(value)
 
 
-def correct_share(objective: Objective, outputs: Any, targets: Any) -> Tensor | None:
-    """The share of right predictions of each sample, NaN if it has no target which counts.
-
-    Of a sample with several positions (tokens, pixels), the share of those that count; None if this
-    is no classification.
-    """
-    aligned = _align(outputs, targets)
-    if aligned is None:
-        return None
-
-    scores, classes = aligned
-    is_right = (scores.argmax(1) == classes).to(widest_float(scores.device))
-
-    # Not dropped here: how many there are, only a wait for the device would tell.
-    if classes.dim() == 1:
-        return is_right.masked_fill(classes == objective.ignored_target, torch.nan)
-
-    counts = classes != objective.ignored_target
-    shares = mean_over_positions(is_right, counts)
-    return shares.masked_fill(~counts.reshape(len(counts), -1).any(1), torch.nan)
-
-
 def margins(outputs: Any, targets: Any) -> Tensor:
     """How far the logit of the true class is above the others, for each sample.
 
@@ -204,7 +176,7 @@ def margins(outputs: Any, targets: Any) -> Tensor:
     count, if this is no classification, or if a sample has several positions (tokens, pixels): a
     margin of each would be more numbers than the surface has.
     """
-    aligned = _align(outputs, targets)
+    aligned = align_predictions(outputs, targets)
     if aligned is None or aligned[1].dim() > 1:
         return torch.full((count_samples(targets),), torch.nan, device="cpu")
 
@@ -277,30 +249,3 @@ def bring_to_host(means: Sequence[Mean], others: Sequence[Tensor]) -> list[Tenso
     for mean in means:
         mean.values = [next(on_host) for _ in mean.values]
     return list(on_host)
-
-
-def _align(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
-    """Logits `(sample, class, ...)` and classes `(sample, ...)`; None if there are no classes."""
-    logits = _named_logits(outputs)
-    if logits is None or not isinstance(targets, Tensor) or targets.is_floating_point():
-        return None
-
-    try:
-        return align_classes(logits, targets)
-    except ValueError:  # shapes that do not fit, or one output only, as of a count
-        return None
-
-
-def _named_logits(outputs: Any) -> Tensor | None:
-    """The outputs if they are a tensor, or what they call their logits.
-
-    Not any tensor among several, as `logits_of` takes it: which of a tuple tells the classes is for
-    the loss to know, and an accuracy of the wrong one would mean nothing.
-    """
-    if isinstance(outputs, Tensor):
-        return outputs
-    if isinstance(outputs, Mapping):
-        named = (outputs.get(name) for name in _NAMES_OF_LOGITS)
-    else:
-        named = (getattr(outputs, name, None) for name in _NAMES_OF_LOGITS)
-    return next((logits for logits in named if isinstance(logits, Tensor)), None)

@@ -20,7 +20,6 @@ from landscape._evaluation.displace import (
 from landscape._evaluation.objective import (
     Mean,
     bring_to_host,
-    correct_share,
     evaluate_on_batch,
     margins,
 )
@@ -28,6 +27,7 @@ from landscape._evaluation.problem import Measurement, Problem, batch_norms
 from resonance_toolkit import (
     Batches,
     call_model,
+    correct_shares,
     count_samples,
     devices_of,
     evaluating,
@@ -133,7 +133,7 @@ def _measure(
 
         if objective.kind == "closure":
             outputs = caught_outputs[-1] if caught_outputs else None
-        shares = correct_share(objective, outputs, targets)
+        shares = correct_shares(outputs, targets, objective.ignored_target)
         accuracy.add(shares, n_samples if shares is None else len(shares))
         if plan.record_margins:
             batch_margins.append(margins(outputs, targets))

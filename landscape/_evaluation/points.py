@@ -22,7 +22,7 @@ from landscape._evaluation.checkpoint import Checkpoint, check_place
 from landscape._evaluation.point import Plan, point_evaluator
 from landscape._evaluation.problem import Problem, identify
 from landscape._evaluation.workers import evaluate_pickled, pickle_problem
-from resonance_toolkit import spread
+from resonance_toolkit import Progress, reporting, spread
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -51,7 +51,20 @@ class Evaluation:
 
 
 class Strategy(Protocol):
-    """Which points are evaluated, and how values at the others are found."""
+    """Which points are evaluated, and how values at the others are found.
+
+    Attributes:
+        label: What is being done, for the progress shown.
+        may_end_early: Whether some points may never be evaluated.
+    """
+
+    @property
+    def label(self) -> str:
+        """See above."""
+
+    @property
+    def may_end_early(self) -> bool:
+        """See above."""
 
     def needs_margins(self, problem: Problem) -> bool:
         """Whether the margin of each sample must be recorded, beside the values."""
@@ -62,9 +75,10 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class EvaluateAll:
-    """Evaluate every point; `label` stands before the progress bar."""
+    """Evaluate every point."""
 
     label: str = "landscape"
+    may_end_early: bool = False
 
     def needs_margins(self, _problem: Problem) -> bool:
         """They only help to interpolate."""
@@ -72,7 +86,7 @@ class EvaluateAll:
 
     def fill(self, run: "Run", _value_names: list[str]) -> tuple[Array, float]:
         """Fill in everything."""
-        run.fill(np.arange(len(run.points)), self.label)
+        run.fill(np.arange(len(run.points)))
         return run.table, 0.0
 
 
@@ -122,7 +136,8 @@ def evaluate(
         is_told = not problem.measurement.has_finite_inputs and warn_unless_finite(
             work(points[[centre]])[0, 0]
         )
-        table, error_estimate = strategy.fill(run, problem.value_names)
+        with _reporting(run, strategy, checkpoint):
+            table, error_estimate = strategy.fill(run, problem.value_names)
         if not is_told:
             warn_unless_finite(table[centre, 0])
 
@@ -170,6 +185,7 @@ class Run:
         self._work = work
         self._checkpoint = checkpoint
         self._executor = executor
+        self.progress: Progress | None = None
 
         self.table = np.full((len(points), n_values), np.nan)
         self.done: NDArray[np.bool_] = np.zeros(len(points), bool)
@@ -179,16 +195,16 @@ class Run:
             self.table = checkpoint.table
             self.done = checkpoint.done
 
-    def fill(self, indices: Indices, label: str = "landscape") -> None:
+    def fill(self, indices: Indices) -> None:
         """Evaluate the points with these indices, but for those that are done."""
         missing = indices[~self.done[indices]]
 
-        # In this process point by point, so that progress shows.
+        # In this process point by point, so that progress shows. It is the run's own: a strategy
+        # may fill in points many times.
         step = 1 if self._executor is None else self.points_per_piece
         pieces = [missing[i : i + step] for i in range(0, len(missing), step)]
         places = [self.points[piece] for piece in pieces]
-        unit = "point" if step == 1 else "piece"
-        results = spread(self._work, places, executor=self._executor, label=label, unit=unit)
+        results = spread(self._work, places, executor=self._executor, label=None)
 
         n_unsaved = 0
         saved_at = time.monotonic()
@@ -197,6 +213,8 @@ class Run:
                 self.table[pieces[number]] = values
                 self.done[pieces[number]] = True
                 n_unsaved += len(values)
+                if self.progress is not None:
+                    self.progress.update(len(values))
 
                 is_late = time.monotonic() - saved_at > _SAVE_EVERY
                 if n_unsaved >= self.points_per_piece or is_late:
@@ -231,6 +249,20 @@ class Run:
     def _save(self) -> None:
         if self._checkpoint is not None:
             self._checkpoint.save()
+
+
+@contextmanager
+def _reporting(run: Run, strategy: Strategy, checkpoint: str | Path | None) -> Iterator[None]:
+    """Show the progress of a run while the body fills it."""
+    with reporting(
+        strategy.label,
+        unit="point",
+        total=len(run.points),
+        found=int(run.done.sum()),
+        source="" if checkpoint is None or not run.done.any() else Path(checkpoint).name,
+        may_end_early=strategy.may_end_early,
+    ) as run.progress:
+        yield
 
 
 @contextmanager

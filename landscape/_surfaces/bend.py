@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from tqdm import tqdm
 
 from landscape._directions.parameters import Params
 from landscape._directions.states import State, parameter_names, read_state, state_tensors
@@ -29,6 +28,7 @@ from resonance_toolkit import (
     index_rows,
     preserving,
     seed_generators,
+    track,
     unwrap,
 )
 
@@ -110,7 +110,7 @@ def bend(
         model.train()
         seed_generators(seed, devices_of(model))
 
-        for _ in tqdm(range(steps), desc="bend", unit="step", disable=None, leave=False):
+        for _ in track(range(steps), "bend", unit="step"):
             t = torch.rand((), generator=generator, device="cpu").item()
             rows = torch.randperm(n_samples, generator=generator, device="cpu")[:batch_size]
             if not trial.is_divisible:

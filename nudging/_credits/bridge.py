@@ -8,7 +8,6 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from nudging._credits.bridge_networks import BridgeNetworks
 from nudging._replay.losses import choose_loss, name_of_loss, settle_meaning
@@ -28,6 +27,7 @@ from resonance_toolkit import (
     leave_out_uncounted,
     provenance,
     take,
+    track,
 )
 
 
@@ -93,7 +93,7 @@ class Bridge(BridgeNetworks):
 
         epoch_losses = []
         full_pass_reason = None  # found out at the first batch
-        for _ in tqdm(range(epochs), desc=type(self).__name__, disable=None, leave=False):
+        for _ in track(range(epochs), type(self).__name__, unit="epoch"):
             step_losses = []
             for x, y in _shuffle(pieces, batch_size, generator):
                 state = observe_batch(setup, x, y, full_pass_reason=full_pass_reason)

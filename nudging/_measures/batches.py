@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
-from tqdm import tqdm
 
 from nudging._credits.credit import Credit, describe_credit
 from nudging._measures.numbers import Array, Attributes, concatenate_batches
@@ -39,6 +38,7 @@ from resonance_toolkit import (
     provenance,
     take,
     to_host,
+    track,
     widest_float,
 )
 
@@ -177,11 +177,10 @@ def _observe_batches(
 ) -> Iterator[ObservedBatch]:
     """Yield every batch, measured in `cast_setup`; credits see the model itself, in `setup`."""
     label = request.verb.removeprefix("nudging.")
-    progress = tqdm(batches, desc=label, unit="batch", disable=None, leave=False)
     first_sample = 0
     full_pass_reason: str | None = None
 
-    for inputs, targets in progress:
+    for inputs, targets in track(batches, label, unit="batch"):
         x, y = _cast((inputs, targets), request.dtype)
         with _explaining_cut_data(request, batches):
             state = observe_batch(

@@ -61,6 +61,7 @@ from resonance_toolkit import (
     preserving_rng,
     provenance,
     take,
+    track,
 )
 
 # As many samples as `evaluate` runs together by default, where memory allows.
@@ -553,7 +554,7 @@ class Probe(Listener):
     ) -> Iterator[tuple[PassRows, Targets]]:
         """Run the model on one batch after another, for a body in `_measuring`."""
         branches = self._by_layer()
-        for inputs, y in batches:
+        for inputs, y in track(batches, "branches", unit="batch"):
             call_model(model, inputs)
             features = self._layer_features()
             targets = self._understand_targets(features, y, shift=False)

@@ -5,7 +5,6 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from probes._decoding.cost import compute_variables, count_flops, variable_attributes
 from probes._decoding.decodable import Decodable, as_decodable
@@ -27,6 +26,7 @@ from resonance_toolkit import (
     evaluating,
     preserving_rng,
     provenance,
+    track,
     unwrap,
 )
 
@@ -158,7 +158,7 @@ def generate(
         )
 
         sequences = []
-        for row in tqdm(range(n_samples), unit="sample", disable=None):
+        for row in track(range(n_samples), "generate", unit="sample"):
             row_prompt = prompt_ids[row : row + 1].to(device)
             row_follow = None if follow_ids is None else follow_ids[row].tolist()
             sequences.append(

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from probes._exit_analysis.exit_heads import ExitHeads, HeadFunction
 from probes._exit_analysis.token_statistics import (
@@ -27,7 +26,7 @@ from probes._exit_training.forward_trace import first_argument
 from probes._exit_training.model_head import is_same
 from probes._exit_training.targets import check_exit_targets, exit_logits
 from probes._model.cut_batches import cut_batches
-from resonance_toolkit import IGNORED_TARGET, Batches, call_model, first_tensor
+from resonance_toolkit import IGNORED_TARGET, Batches, call_model, first_tensor, track
 
 # In a batch, by default, as far as memory for the model's logits allows.
 _SAMPLES_PER_BATCH = 256
@@ -80,7 +79,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
         states = {name: _keep_states(stack, heads.root.get_submodule(name)) for name in layers}
 
         first_sample = 0
-        for inputs, targets in tqdm(batches, unit="batch", disable=None, leave=False):
+        for inputs, targets in track(batches, "exits", unit="batch"):
             logits = exit_logits(call_model(heads.root, inputs))
 
             # A batch in which nothing counts is fine as long as another one has something.

@@ -3,7 +3,6 @@ from itertools import product
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
-from tqdm import tqdm
 
 from probes._exit_analysis.baselines import baseline_variables, variable_attributes
 from probes._exit_analysis.leaving import (
@@ -16,7 +15,7 @@ from probes._exit_analysis.leaving import (
     exit_sets,
     relative_costs,
 )
-from resonance_toolkit import provenance
+from resonance_toolkit import provenance, track
 
 _ROUTED = {
     "cross_entropy": "cross-entropy under routing",
@@ -92,7 +91,7 @@ def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = DEFAULT_THRESHOLD
     shares = np.full((*shape, record.sizes["layer"]), np.nan)
 
     pairs = list(product(enumerate(measures), enumerate(sets_of_exits)))
-    for (m, measure), (e, open_exits) in tqdm(pairs, unit="exit", disable=None, leave=False):
+    for (m, measure), (e, open_exits) in track(pairs, "routes", unit="exit"):
         confidence = record["confidence"].values[m]
         # Undefined at all open exits: the row stays NaN. Where it is undefined at some, NaN is
         # below every threshold, so that nobody leaves there.

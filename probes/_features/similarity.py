@@ -31,6 +31,7 @@ from resonance_toolkit import (
     find_layers,
     provenance,
     take,
+    track,
 )
 
 
@@ -120,7 +121,8 @@ def similarity(
         read = stack.enter_context(reading_features(model, modules, **reading))
         read_other = stack.enter_context(reading_features(other_model, other_modules, **reading))
 
-        for inputs, n in zip(counted, n_samples, strict=True):
+        pairs = zip(counted, n_samples, strict=True)
+        for inputs, n in track(pairs, "similarity", unit="batch", total=len(counted)):
             features = read(inputs)
             moved_inputs = tree_map_only(Tensor, lambda t: t.to(other_device), inputs)
             other_features = read_other(moved_inputs)

@@ -44,11 +44,11 @@ def load_instrument(name: str) -> ModuleType:
         module = import_module(name)
     except Exception as error:
         if _other_distributions(name):
-            raise ImportError(_say_overwritten(name, place), name=name) from error
+            raise ImportError(say_overwritten(name, place), name=name) from error
         raise
 
     if not _is_ours(module):
-        raise ImportError(_say_overwritten(name, place), name=name)
+        raise ImportError(say_overwritten(name, place), name=name)
     return module
 
 
@@ -84,7 +84,8 @@ def _say_shadowed(name: str, place: Path | None) -> str:
     )
 
 
-def _say_overwritten(name: str, place: Path) -> str:
+def say_overwritten(name: str, place: Path) -> str:
+    """Name the distribution whose file is in the place of ours, and the cure."""
     others = _other_distributions(name)
     culprit = f"the distribution {' and '.join(others)}" if others else "another distribution"
     uninstall = f"pip uninstall {' '.join(others)}, then " if others else ""

@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from typing import TypeVar
 
-from tqdm import tqdm
+from resonance_toolkit._base.progress import reporting
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -13,20 +13,20 @@ def spread(
     items: Sequence[Item],
     *,
     executor: Executor | None = None,
-    label: str = "",
-    unit: str = "it",
+    label: str | None = "",
+    unit: str = "item",
 ) -> Iterator[tuple[int, Result]]:
     """Do independent pieces of work, here or on an executor, and yield each as it is finished.
 
-    A progress bar with the remaining time is shown on a terminal. When a piece fails, or the
-    caller stops listening, whatever has not started is cancelled.
+    Progress is shown as `showing_progress` says. When a piece fails, or the caller stops listening,
+    whatever has not started is cancelled.
 
     Args:
         work: What to do with one item; picklable if the executor needs that.
         items: One per piece of work.
         executor: Any `concurrent.futures.Executor`: a process pool, Dask's
             `client.get_executor()`, mpi4py's. None works in this process, one by one.
-        label: Text before the progress bar.
+        label: What is being done, in a word or two, for the progress shown; None shows none.
         unit: What one item is called there.
 
     Returns:
@@ -42,15 +42,17 @@ def spread(
         )
 
     results = _work_here(work, items) if executor is None else _submit(work, items, executor)
-    return _with_progress(results, len(items), label, unit)
+    if label is None:
+        return results
+    return _with_progress(results, len(items), label or "working", unit)
 
 
 def _with_progress(
     results: Iterator[tuple[int, Result]], total: int, label: str, unit: str
 ) -> Iterator[tuple[int, Result]]:
-    with tqdm(total=total, desc=label or None, unit=unit, disable=None, leave=False) as bar:
+    with reporting(label, unit=unit, total=total) as progress:
         for pair in results:
-            bar.update()
+            progress.update()
             yield pair
 
 

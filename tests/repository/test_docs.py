@@ -1,13 +1,14 @@
 """The documentation builds without a warning, and the code of the tutorials runs."""
 
-import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import nbformat
 import pytest
 import timm
 import torch
@@ -18,15 +19,21 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
 def test_the_pages_build_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
-    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme's news, on standard error
-    found = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    assert "WARNING" not in found.stderr, found.stderr  # `--quiet` would hide them from `--strict`
-    api = (tmp_path / "api" / "landscape.html").read_text(encoding="utf-8")
+    # A copy, since the pages land beside the settings; the packages stay where they are.
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.py"))
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    here = settings.replace("paths: [.]", f"paths: ['{ROOT.as_posix()}']")
+    (tmp_path / "mkdocs.yml").write_text(here, encoding="utf-8")
+
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "-f", "mkdocs.yml"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    site = tmp_path / "build" / "site"
+    api = (site / "api" / "landscape.html").read_text(encoding="utf-8")
     assert "landscape.grid" in api
     assert "filter by filter" in api  # of the docstring
-    for page in tmp_path.rglob("*.html"):  # readable offline: nothing is loaded from elsewhere
+    for page in site.rglob("*.html"):  # readable offline: nothing is loaded from elsewhere
         loaded = re.findall(
             r'<(?:script|img|link)[^>]+(?:src|href)="https?://[^"]*"',
             page.read_text(encoding="utf-8"),
@@ -35,13 +42,47 @@ def test_the_pages_build_without_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_a_tutorial_runs_and_makes_its_pictures(page, tmp_path, monkeypatch):
+def test_a_tutorial_runs_as_a_notebook_and_makes_its_pictures(page, tmp_path, monkeypatch):
+    export = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))
+    notebook = nbformat.from_dict(export["export_notebook"](page))
+    nbformat.validate(notebook)
+
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(ROOT / "docs" / "pictures.py"))["main"]([page.stem])
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    namespace = {"__name__": page.stem}
+    for number, source in enumerate(code):
+        exec(compile(source, f"{page.name}, cell {number}", "exec"), namespace)
     plt.close("all")
+
+    # Nothing of the page's code is missing, nothing was added but the first cell.
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.DOTALL)
+    assert [block.strip() for block in blocks] == code[1:]
+
     shown = set(re.findall(r"\(\.\./pictures/([a-z_]+\.png)\)", page.read_text(encoding="utf-8")))
     assert shown == {path.name for path in (tmp_path / "pictures").iterdir()}
     assert all((ROOT / "docs" / "pictures" / name).is_file() for name in shown)
+
+
+def test_the_text_of_a_notebook_is_that_of_its_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Title\n\nSee [there](there.md) and [here](https://example.org).\n\n"
+        "```python\nx = 1\n```\n\n![What x is](../pictures/x.png)\n\nDone.\n",
+        encoding="utf-8",
+    )
+    cells = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))["export_notebook"](page)["cells"]
+
+    assert ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"] == [
+        "# Title\n\nSee there and [here](https://example.org).",
+        "Done.",
+    ]
+    assert cells[-2]["source"] == ["x = 1"]
+
+
+def test_the_recipes_run():
+    page = ROOT / "docs" / "recipes.md"
+    code_of = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["code_of"]
+    exec(compile(code_of(page), page.name, "exec"), {"__name__": "recipes"})
 
 
 def test_every_tutorial_is_in_the_navigation():

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
-from tqdm import trange
 
 import nudging
 from lab.backbones.resmlp import ResMLP
 from lab.data.augment import augment_images
 from lab.data.images import Images
 from lab.training.local_objective import end_to_end_objective, local_objective, run_locally
+from resonance_toolkit import track
 
 # What makes the credit of each method; None for backprop, which needs none.
 CREDITS: dict[str, Any] = {
@@ -113,7 +113,7 @@ def train_locally(method: str, images: Images, *, seed: int, recipe: LocalRecipe
     generator = torch.Generator().manual_seed(seed)
 
     curves = []
-    for epoch in trange(recipe.epochs, desc=f"{method}, seed {seed}", disable=None):
+    for epoch in track(range(recipe.epochs), f"{method}, seed {seed}", unit="epoch"):
         epoch_credit = warm_up_credit if epoch < recipe.warm_up * recipe.epochs else credit
         normalise = recipe.normalise
         if normalise is None:

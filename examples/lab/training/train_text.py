@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import trange
 
 import probes
 from lab.backbones.character_model import CharacterModel
 from lab.data.text import Corpus, windows
 from lab.results.files import check_writable, read_state, write_atomically
 from probes import weightings
-from resonance_toolkit import tensor_writer
+from resonance_toolkit import tensor_writer, track
 
 PRESETS: dict[str, Callable[..., Any]] = {
     "standard": weightings.standard,
@@ -97,7 +96,7 @@ def train_text_model(
     generator = torch.Generator().manual_seed(recipe.seed)
 
     description = f"{variant}, seed {recipe.seed}"
-    for _ in trange(recipe.epochs, desc=description, unit="epoch", disable=None):
+    for _ in track(range(recipe.epochs), description, unit="epoch"):
         for rows in torch.randperm(len(x), generator=generator).split(recipe.batch):
             # The exits listen to the pass; what it returns is not needed.
             optimizer.zero_grad()

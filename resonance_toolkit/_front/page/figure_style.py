@@ -22,7 +22,7 @@ PAPER = "#ffffff"
 SERIES = ("#0b6e69", "#b4541a", "#4b5fb8", "#9c3768", "#6b7280", "#857300")
 
 # Inches: as wide as the text of the page.
-WIDTH = 6.6
+WIDTH = 5.8
 
 
 @contextmanager

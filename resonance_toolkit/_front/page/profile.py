@@ -53,7 +53,7 @@ def draw_profile(panels: Sequence[Panel], *, colours: Sequence[str] = SERIES) ->
     rows = np.arange(len(names))
 
     axes: Any = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    letters = 80 // (len(panels) + 1)
+    letters = 72 // (len(panels) + 1)
     for ax, panel in zip(axes, panels, strict=True):
         _draw_panel(ax, panel, rows, colours)
         ax.set_xlabel(textwrap.fill(panel.label, letters))

@@ -39,6 +39,9 @@ _ATTRIBUTES = {
 # Dots for each inch of what is drawn as an image: maps, surfaces.
 _DPI = 150
 
+# Pixels of the page for each point of a figure: its letters are as large as the captions.
+_SCALE = 1.1 * 4 / 3
+
 # Colours of the figures, and black and white of the instruments' plots, by the names that the
 # page's style sheet gives them for light and for dark.
 _COLOURS = {
@@ -77,7 +80,7 @@ def to_svg(figure: Figure, *, name: str, label: str) -> Markup:
     _write(root, parts, name)
     body = "".join(parts).removeprefix("<svg")
     label = escape(label)
-    opening = f'<svg role="img" aria-label="{label}" style="width:{width * 4 / 3:.0f}px"'
+    opening = f'<svg role="img" aria-label="{label}" style="width:{width * _SCALE:.0f}px"'
     return Markup(opening + body)
 
 

@@ -1,0 +1,60 @@
+"""The command `resonance`: runs a subcommand, and turns its end into a sentence and a code."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+from resonance_toolkit._front.command.check_fit import translate
+from resonance_toolkit._front.command.mistake import Mistake, first_line
+from resonance_toolkit._front.command.parser import parse_arguments
+
+DONE = 0
+OUR_FAILURE = 1
+USERS_MISTAKE = 2  # also argparse's own
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Its words; those of this process by default.
+
+    Returns:
+        0 if all went well, 1 if we failed, 2 for what the user can put right, 130 after Ctrl-C.
+    """
+    arguments = parse_arguments(argv)
+
+    try:
+        code: int = arguments.run(arguments)
+        return code
+    except KeyboardInterrupt:
+        print("resonance: stopped by Ctrl-C", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if arguments.debug:
+            traceback.print_exc()
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    match error:
+        case Mistake():
+            sentence, code = str(error), USERS_MISTAKE
+        case ImportError() if error.name is not None:
+            # A missing extra, or a stranger by the name of an instrument: the text has the cure.
+            sentence, code = first_line(error), USERS_MISTAKE
+        case OSError():
+            sentence, code = first_line(error), USERS_MISTAKE
+        case ValueError() | TypeError() if str(error).startswith("`"):
+            # The verbs name the argument that they refuse.
+            sentence, code = translate(error), USERS_MISTAKE
+        case _:
+            sentence = (
+                f"failed by {type(error).__name__}: {first_line(error)}. This should not happen: "
+                "please report it, with what --debug shows"
+            )
+            code = OUR_FAILURE
+
+    print(f"resonance: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,222 @@
+"""The options of the command line, and what `--help` says about them."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+_EXAMINE = """\
+examples:
+  python -m resonance examine digits
+  python -m resonance examine timm:vit_tiny_patch16_224 --data images/
+  python -m resonance examine timm:resnet18 --data cifar.npz --checkpoint weights.pt
+  python -m resonance examine model.py:build --data arrays.npz --loss mse_loss
+  python -m resonance examine transformers:./my-gpt2 --data book.txt --budget 600
+
+MODEL is one of
+  timm:NAME, torchvision:NAME     with weights drawn by --seed, or --pretrained
+  transformers:NAME or a folder   what save_pretrained wrote; a NAME if it was downloaded before
+  file.py:NAME                    your function or class, called without arguments, or a model.
+                                  The code of the file is run
+  digits                          a small vision transformer for the bundled digits
+
+DATA is one of
+  a folder     of images, with one folder per class; resized and standardised as the model expects
+  FILE.npz     with x and y, or x_train and y_train; images of uint8 are scaled, channels put first
+  FILE.txt     for causal language models; tokens are those of the model's folder, or else
+               characters or bytes, as its vocabulary has room
+  digits       the 1797 digits that come with scikit-learn
+
+exit codes: 0 done; 1 a failure of ours; 2 something to put right, told in a sentence; 130 Ctrl-C:
+what is finished is saved, and the same command goes on from there.
+"""
+
+_SHOW = """\
+examples:
+  python -m resonance show surface.nc
+  python -m resonance show surface.nc --output surface.png
+  python -m resonance show seed0/result.nc seed1/result.nc --output both.html
+
+Open only files that you trust as far as any other HDF5 file.
+"""
+
+_INFO = """\
+example:
+  python -m resonance info
+
+Where a file of yours or another distribution has one of our names (probes, landscape, gradients,
+attention, nudging, resonance), it is listed with the cure.
+"""
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the words of the command line; `run` of the result is the subcommand.
+
+    Raises:
+        SystemExit: For help, and with code 2 for words that are no options.
+    """
+    parser = argparse.ArgumentParser(
+        prog="resonance",
+        description="How does this architecture respond to this training signal?",
+        epilog="`python -m resonance COMMAND --help` has examples. Where another `resonance` is in "
+        "the way, `python -m resonance_toolkit` is the same.",
+    )
+    parser.add_argument("--version", action=_PrintVersion, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    _add_examine(commands)
+    _add_show(commands)
+    _add_info(commands)
+    return parser.parse_args(argv)
+
+
+class _PrintVersion(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from resonance_toolkit import __version__
+
+        print(__version__)
+        parser.exit()
+
+
+def _add_examine(commands: Any) -> None:
+    parser = _add_command(
+        commands, "examine", "examine a model on data: one page with all instruments", _EXAMINE
+    )
+    parser.set_defaults(run=_run_examine)
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="see below; digits if DATA is")
+    parser.add_argument("--data", metavar="DATA", help="see below; digits if MODEL is")
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        type=Path,
+        default=Path("resonance-report"),
+        help="folder for report.html and result.nc (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="begin anew, where a run that was stopped could be continued",
+    )
+
+    model = parser.add_argument_group("the model")
+    model.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        type=Path,
+        help="weights, of torch or safetensors; only tensors are read, no code is run",
+    )
+    model.add_argument(
+        "--pretrained", action="store_true", help="published weights, which may be downloaded"
+    )
+    model.add_argument("--classes", type=_at_least(1), help="by default those of the data")
+    model.add_argument("--device", help="such as cpu or cuda:1; by default the GPU if there is one")
+    model.add_argument("--threads", type=_at_least(1), help="for torch on the CPU")
+
+    data = parser.add_argument_group("the data")
+    data.add_argument(
+        "--image-size", type=_at_least(1), metavar="PIXELS", help="by default the model's"
+    )
+    data.add_argument("--mean", type=_numbers, metavar="R,G,B", help="black is 0 and white is 1")
+    data.add_argument("--std", type=_numbers, metavar="R,G,B", help="by default the model's")
+    data.add_argument(
+        "--window", type=_at_least(2), default=64, help="tokens of a text (default: %(default)s)"
+    )
+    data.add_argument(
+        "--loss",
+        metavar="NAME",
+        help="of torch.nn.functional, such as mse_loss; by default what the targets ask for",
+    )
+
+    what = parser.add_argument_group("what is measured (defaults: those of resonance.examine)")
+    what.add_argument(
+        "--layers",
+        type=_words,
+        metavar="NAMES",
+        help='where branches are attached, such as "blocks.*" or blocks.2,blocks.5',
+    )
+    what.add_argument("--n", type=_at_least(1), help="branches per layer")
+    what.add_argument("--alpha", type=float, help="strength of their loss")
+    what.add_argument("--budget", help="seconds, or seconds, minutes, hours")
+    what.add_argument("--steps", type=_at_least(1), help="updates of each training run")
+    what.add_argument("--seeds", type=_at_least(1), help="training runs of each kind")
+    what.add_argument(
+        "--parts", type=_words, metavar="NAMES", help="such as response,landscape; all by default"
+    )
+    what.add_argument("--seed", type=int, default=0, help="of everything drawn (default: 0)")
+    what.add_argument("--title", help="of the page")
+
+
+def _add_show(commands: Any) -> None:
+    parser = _add_command(commands, "show", "draw a saved result by what made it", _SHOW)
+    parser.set_defaults(run=_run_show)
+    parser.add_argument(
+        "results", metavar="RESULT.nc", type=Path, nargs="+", help="several go side by side"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help=".html for a page (the default, beside the result), .png, .pdf or .svg for a picture",
+    )
+
+
+def _add_info(commands: Any) -> None:
+    parser = _add_command(
+        commands, "info", "versions, devices, and whether other files have our names", _INFO
+    )
+    parser.set_defaults(run=_run_info)
+
+
+def _add_command(commands: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    return parser
+
+
+# Each loads what it needs when it runs: `--help` and `info` wait for nothing.
+
+
+def _run_examine(arguments: argparse.Namespace) -> int:
+    from resonance_toolkit._front.command.run_examine import run_examine
+
+    return run_examine(arguments)
+
+
+def _run_show(arguments: argparse.Namespace) -> int:
+    from resonance_toolkit._front.command.run_show import run_show
+
+    return run_show(arguments)
+
+
+def _run_info(arguments: argparse.Namespace) -> int:
+    from resonance_toolkit._front.command.run_info import run_info
+
+    return run_info(arguments)
+
+
+def _at_least(smallest: int) -> Callable[[str], int]:
+    def whole_number(text: str) -> int:
+        number = int(text)
+        if number < smallest:
+            raise argparse.ArgumentTypeError(f"expected at least {smallest}, got {number}")
+        return number
+
+    whole_number.__name__ = "whole number"
+    return whole_number
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

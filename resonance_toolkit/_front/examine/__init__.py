@@ -1,0 +1,1 @@
+"""`resonance.examine`: every instrument that applies, within a budget, in one tree."""

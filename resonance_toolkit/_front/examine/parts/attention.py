@@ -1,0 +1,45 @@
+"""`/attention`: where the model looks, if it has attention."""
+
+import xarray as xr
+
+from resonance_toolkit import attention
+from resonance_toolkit._front.examine.parts.calls import write_call
+from resonance_toolkit._front.examine.subject import Subject
+from resonance_toolkit._front.examine.work import NotApplicableError, Work
+
+# Samples whose weights are kept, of which a picture shows one.
+_N_MAPS = 4
+
+_NOTHING_SEEN = "no attention was seen"
+
+
+def call(subject: Subject, sizes: dict[str, int]) -> str:
+    """Say how to repeat the statistics by hand."""
+    settings = {"samples": sizes["samples"], "seed": subject.settings.seed}
+    capture = write_call("attention.capture", "model", "data", **settings, maps=True)
+    return f"{capture}\n{write_call('attention.sinks', 'model', 'data', **settings)}"
+
+
+def measure(work: Work) -> None:
+    """Measure the attention of all layers, its maps for a few samples, and its sinks."""
+    subject = work.subject
+    data = subject.data_for(work.sizes["samples"])
+
+    def capture() -> xr.Dataset:
+        try:
+            captured: xr.Dataset = attention.capture(subject.model, maps=True, **data)
+        except ValueError as error:
+            if _NOTHING_SEEN in str(error):
+                raise NotApplicableError(
+                    "no attention was seen in a forward pass of this model"
+                ) from error
+            raise
+
+        few = captured[["weight"]].isel(sample=slice(_N_MAPS))
+        work.measure("maps", lambda: few)
+        return captured.drop_vars(["weight", "prediction"], errors="ignore").drop_dims(
+            ["key", "output"], errors="ignore"
+        )
+
+    work.measure("", capture)
+    work.attempt("sinks", lambda: attention.sinks(subject.model, **data))

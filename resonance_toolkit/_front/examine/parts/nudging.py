@@ -1,0 +1,106 @@
+"""`/nudging`: does a credit signal lower the loss, block by block?"""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from resonance_toolkit import nudging
+from resonance_toolkit._front.examine.parts.calls import write_attach, write_call
+from resonance_toolkit._front.examine.subject import Subject
+from resonance_toolkit._front.examine.work import Work, sentence_of
+
+_CREDITS = {
+    "backprop": "nudging.backprop()",
+    "auxiliary": "nudging.auxiliary(lambda outputs, y: probe.loss(y, shift=False))",
+    "random": "nudging.random(seed={seed})",
+}
+
+
+def call(subject: Subject, sizes: dict[str, int]) -> str:
+    """Say how to repeat the changes of the loss by hand."""
+    settings = subject.settings
+    lines = [write_attach(subject)]
+    for name, credit in _CREDITS.items():
+        verb, verb_settings = _verb(sizes)
+        text = write_call(
+            verb,
+            "model",
+            "data",
+            credit.format(seed=settings.seed),
+            blocks=subject.layers,
+            loss=settings.loss,
+            samples=sizes["samples"],
+            seed=settings.seed,
+            **verb_settings,
+        )
+        lines.append(f"with probe.listening(): {text}" if name == "auxiliary" else text)
+    return "\n".join(lines)
+
+
+def measure(work: Work) -> None:
+    """Nudge every block against three credits, and join the results."""
+    work.measure("", lambda: _nudge(work))
+
+
+def _nudge(work: Work) -> xr.Dataset:
+    subject = work.subject
+    seed = subject.settings.seed
+    results = {
+        "backprop": work.store.measure(
+            "nudging of backprop", lambda: _measure(work, nudging.backprop())
+        )
+    }
+
+    if work.auxiliary_reason:
+        work.child_reasons["auxiliary"] = work.auxiliary_reason
+    else:
+        try:
+            results["auxiliary"] = work.store.measure(
+                "nudging of auxiliary", lambda: _nudge_by_branches(work)
+            )
+        except (ValueError, TypeError, RuntimeError) as error:
+            work.child_reasons["auxiliary"] = sentence_of(error)
+
+    results["random"] = work.store.measure(
+        "nudging of random", lambda: _measure(work, nudging.random(seed=seed))
+    )
+
+    credits = xr.Variable(
+        "credit", np.array(list(results), dtype=str), {"long_name": "credit signal"}
+    )
+    return xr.concat(
+        list(results.values()), dim=credits, combine_attrs="drop_conflicts", join="exact"
+    )
+
+
+def _nudge_by_branches(work: Work) -> xr.Dataset:
+    subject = work.subject
+    with (
+        subject.attach_branches(subject.model, subject.settings.seed) as probe,
+        probe.listening(),
+    ):
+        credit = nudging.auxiliary(lambda outputs, targets: probe.loss(targets, shift=False))
+        return _measure(work, credit)
+
+
+def _measure(work: Work, credit: Any) -> xr.Dataset:
+    subject = work.subject
+    verb, settings = _verb(work.sizes)
+    function = nudging.measure if verb == "nudging.measure" else nudging.nudge
+    result: xr.Dataset = function(
+        subject.model,
+        credit=credit,
+        blocks=subject.layers,
+        loss=subject.settings.loss,
+        **subject.data_for(work.sizes["samples"]),
+        **settings,
+    )
+    return result
+
+
+def _verb(sizes: dict[str, int]) -> tuple[str, dict[str, Any]]:
+    """All measures of a credit if there is time for random directions, else the first of them."""
+    if sizes["directions"]:
+        return "nudging.measure", {"n_directions": sizes["directions"]}
+    return "nudging.nudge", {}
