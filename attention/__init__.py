@@ -9,6 +9,7 @@ from attention._capture import capture
 from attention._capturing import capturing
 from attention._plots.maps import plot_maps
 from attention._plots.statistics import plot_statistics
+from attention._plots.text_page import html_text
 from attention._rollout import rollout
 from attention._sinks import sinks
 from attention._statistics import statistics
@@ -24,4 +25,5 @@ __all__ = [
     # Pictures
     "plot_maps",
     "plot_statistics",
+    "html_text",
 ]
