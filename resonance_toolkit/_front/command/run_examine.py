@@ -176,17 +176,18 @@ def _finish(tree: Any, folder: Path, progress: Path) -> int:
     result = folder / "result.nc"
     report = folder / "report.html"
     write_atomically({result: lambda path: tree.to_netcdf(path, engine="h5netcdf")})
-    resonance_toolkit.page(tree, report)
 
     statuses = dict(zip(tree["part"].values.tolist(), tree["status"].values.tolist(), strict=True))
     for part, status in statuses.items():
         if status != "done":
             reason = str(tree["reason"].sel(part=part).item())
             print(f"{part}: {status}{': ' if reason else ''}{reason}")
-
     print(tree.attrs["verdict_sentence"])
+    print(f"result: {result}", flush=True)
+
+    # Last, so that minutes of work are on the disk and told, whatever happens here.
+    resonance_toolkit.page(tree, report)
     print(f"page: {report}")
-    print(f"result: {result}")
 
     if "interrupted" in statuses.values():
         _say(["stopped by Ctrl-C; what is finished is saved, and the same command goes on"])

@@ -24,8 +24,8 @@ def test_the_page_and_the_result_are_written_and_named(run, stand_in, words, tmp
     assert lines == [
         "attention: refused: no attention in it",
         "undecided: too few seeds",
-        f"page: {tmp_path}/new/report/report.html",
         f"result: {tmp_path}/new/report/result.nc",
+        f"page: {tmp_path}/new/report/report.html",
     ]
     saved = xr.open_datatree(tmp_path / "new" / "report" / "result.nc", engine="h5netcdf")
     assert saved.load().identical(stand_in.tree)
