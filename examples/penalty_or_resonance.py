@@ -1,6 +1,6 @@
 """Is it resonance, or a penalty on the features? (the central claim, on ten classes)
 
-    python examples/penalty_or_resonance.py --scale paper --data cifar10.npz [--arms plain labels]
+    python examples/penalty_or_resonance.py --scale paper --data cifar10.npz [--epochs 60]
 
 A ViT-6L on 500 images of each class of CIFAR-10, for 200 epochs, three ways: plain; with 20
 branches at each block, at the strength that the paper found for them, rescaled from 100 to 10
@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from lab.results.options import arguments, exit_showing
+from lab.results.options import arguments, at_least_one, exit_showing
 from lab.results.publish import publish
 from lab.results.statistics import describe_test, mean_interval, paired
 from lab.results.verdicts import Row
@@ -72,12 +72,19 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = arguments(__doc__, output="results/penalty_or_resonance.nc")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--epochs", type=at_least_one, help="the scale's by default")
+    parser.add_argument("--test-per-class", type=at_least_one, help="test images; all by default")
     return parser.parse_args(argv)
 
 
 def recipes_of(args: argparse.Namespace) -> dict[str, Recipe]:
     """Make the recipe of each arm that is asked for, in the order of `ARMS`."""
     budget = {"per_class": PER_CLASS} if args.scale == "paper" else {}
+    budget |= {
+        name: getattr(args, name)
+        for name in ("epochs", "test_per_class")
+        if getattr(args, name) is not None
+    }
     plain = recipe_for("vit6", args, "cifar10", **budget)
     alpha = strength_for(plain, ALPHA_20["vit6"])
 

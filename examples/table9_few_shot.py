@@ -65,7 +65,8 @@ def main(argv: list[str] | None = None) -> None:
     cells = []
     for table, ((backbone, data, n, alpha), lines) in chosen_tables(TABLES, args.only).items():
         for per_class, line in lines.items():
-            if per_class > MOST_PER_CLASS[args.scale]:
+            is_chosen = per_class in (args.per_class or lines)
+            if not is_chosen or per_class > MOST_PER_CLASS[args.scale]:
                 continue
 
             # The whole set is asked for as such, so that the run is shared with other scripts.
@@ -99,6 +100,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = arguments(__doc__, output="results/table9.nc")
     parser.add_argument("--only", nargs="+", choices=list(TABLES), help="tables; all by default")
+    parser.add_argument("--per-class", nargs="+", type=int, help="images; all of the scale's sizes")
     parser.add_argument(
         "--alpha", type=float, help="of the MLP on CIFAR-10, such as table 12 found it"
     )
