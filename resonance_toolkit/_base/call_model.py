@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.data.forms import tensors_in
 from resonance_toolkit._base.facts import dtype_name, floating_dtype_of
 from resonance_toolkit._base.find_layers import unwrap
-from resonance_toolkit._base.forms import tensors_in
 from resonance_toolkit._base.showing import is_ours
 
 # What torch says where dtypes do not meet.
