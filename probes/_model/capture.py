@@ -27,7 +27,7 @@ from probes._model.sequences import (
     is_of_encoder,
     mask_of,
 )
-from resonance_toolkit import first_tensor, positions_that_count
+from resonance_toolkit import positions_that_count
 
 
 @dataclass
@@ -204,7 +204,7 @@ class _LayerHook(Hook):
             capture.reentrant = True
             return
 
-        x = first_tensor(output)
+        x = self.pool.choose_tensor(output)
         if x is None:
             return
 
