@@ -19,6 +19,7 @@ from resonance_toolkit._base.branch_weights import (
 from resonance_toolkit._base.call_model import (
     FailedPassError,
     call_model,
+    is_about_tensors,
     keywords_of_forward,
 )
 from resonance_toolkit._base.checks import (
@@ -180,6 +181,7 @@ __all__ = [
     "describe_tensors",
     "fit_class_loss",
     "index_rows",
+    "is_about_tensors",
     "leave_out_uncounted",
     "mean_over_positions",
     "name_inputs",

@@ -44,7 +44,9 @@ class Pool:
         return first_tensor(output[self.item])
 
     def fits(self, x: Tensor) -> bool:
-        """Tell whether an output has positions, if any are needed."""
+        """Tell whether an output has positions if any are needed, and none if it had none."""
+        if self.kind == "vector":
+            return x.dim() == 2
         needs_positions = self.kind in ("cls", "mean", "spatial")
         return x.dim() > max(2, self.channel) if needs_positions else True
 
