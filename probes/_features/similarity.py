@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,21 +113,23 @@ def similarity(
             f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got "
             f"{[count_samples(inputs) for inputs in inputs_of_batches]}"
         )
-    sample = counted[0]
-    other_device = device_of(other_model)
+    to_other = partial(tree_map_only, Tensor, lambda tensor: tensor.to(device_of(other_model)))
 
     crossed, own_first, own_second = [], [], []
     n_samples = [count_samples(inputs) for inputs in counted]
     with ExitStack() as stack:
-        reading = {"pool": pool, "calls": calls, "sample": sample}
-        read = stack.enter_context(reading_features(model, modules, **reading))
-        read_other = stack.enter_context(reading_features(other_model, other_modules, **reading))
+        sides = (model, modules, counted[0]), (other_model, other_modules, to_other(counted[0]))
+        read, read_other = (
+            stack.enter_context(
+                reading_features(side, layers_of_side, pool=pool, calls=calls, sample=sample)
+            )
+            for side, layers_of_side, sample in sides
+        )
 
         pairs = zip(counted, n_samples, strict=True)
         for inputs, n in track(pairs, "similarity", unit="batch", total=len(counted)):
             features = read(inputs)
-            moved_inputs = tree_map_only(Tensor, lambda t: t.to(other_device), inputs)
-            other_features = read_other(moved_inputs)
+            other_features = read_other(to_other(inputs))
 
             first = centred_products(list(features.values()))
             second = centred_products(list(other_features.values())).to(first)
