@@ -73,7 +73,7 @@ class CurvatureMatrix:
 
 def gradient(matrix: CurvatureMatrix) -> Params:
     """The gradient of the mean loss."""
-    with differentiating(matrix):
+    with differentiating(matrix), ChunkingCrossEntropy():
         slopes = sum_of_slopes(matrix, list(matrix.params.values()))
     return dict(zip(matrix.params, slopes, strict=True))
 
@@ -112,11 +112,9 @@ def differentiating(matrix: CurvatureMatrix) -> Iterator[None]:
         stack.enter_context(evaluating(matrix.model))
         stack.enter_context(torch.enable_grad())
 
-        # Neither fused attention nor compiled code can be differentiated twice, and torch's
-        # cross-entropy takes several times the memory of its logits then.
+        # Neither fused attention nor compiled code can be differentiated twice.
         if matrix.product_kind == "exact":
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.enter_context(ChunkingCrossEntropy())
             if any(is_compiled(module) for module in matrix.model.modules()):
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
 
