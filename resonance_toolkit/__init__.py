@@ -121,7 +121,7 @@ from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
 from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
-from resonance_toolkit._base.take import AtMost, take
+from resonance_toolkit._base.take import AtMost, streaming_inputs, take
 from resonance_toolkit._base.undamaged import (
     check_digest,
     load_tensors,
@@ -202,6 +202,7 @@ __all__ = [
     "widest_float",
     "is_whole_batch",
     "keywords_of_forward",
+    "streaming_inputs",
     "take",
     # Guards
     "evaluating",

@@ -1,12 +1,14 @@
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader
 
 from probes._features.alignment import (
     FEWEST_SAMPLES,
@@ -30,6 +32,7 @@ from resonance_toolkit import (
     find_blocks,
     find_layers,
     provenance,
+    streaming_inputs,
     take,
     track,
 )
@@ -53,14 +56,15 @@ def similarity(
 
     Debiased linear CKA: 1 for features that are the same but for a rotation, a shift and a scale;
     0, on average, for features that have nothing in common, however many there are. Dependences are
-    averaged over batches before they are divided (Nguyen et al. 2021), so that memory does not grow
-    with the samples.
+    averaged over batches before they are divided (Nguyen et al. 2021), so that samples of different
+    batches are never compared, and need not be held together.
 
     Args:
         model: Any module, called in eval mode; left as it was found.
         other: Another one, which takes the same inputs; or a state dict of `model`.
         data: `(inputs, targets)`, a mapping with `labels`, inputs alone, or a source of these: a
-            Dataset, a DataLoader, a list of batches. Targets are not looked at.
+            Dataset, a DataLoader, a list of batches. Targets are not looked at. A DataLoader with
+            `samples=None` is streamed: passed over once, no more than a batch at a time.
         layers: Names or patterns of the layers of `model`; its repeated blocks or stages by
             default, as far as they have features.
         other_layers: Those of `other`; the same by default, or its own blocks if it is another
@@ -103,26 +107,30 @@ def similarity(
     else:
         other_modules = find_blocks(other_model)
 
-    batches = take(data, samples, seed, model=model, batch_size=batch_size, needs_targets=False)
-    inputs_of_batches = [inputs for inputs, _ in batches]
-    counted = [inputs for inputs in inputs_of_batches if count_samples(inputs) >= FEWEST_SAMPLES]
-    if not counted:
-        raise ValueError(
-            f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got "
-            f"{[count_samples(inputs) for inputs in inputs_of_batches]}"
-        )
-    sample = counted[0]
     other_device = device_of(other_model)
-
     crossed, own_first, own_second = [], [], []
-    n_samples = [count_samples(inputs) for inputs in counted]
+    n_samples: list[int] = []
     with ExitStack() as stack:
+        source: Iterator[Any]
+        n_batches: int | None = None
+        if samples is None and isinstance(data, DataLoader):
+            # It may be larger than memory.
+            streaming = streaming_inputs(data, seed, model=model, batch_size=batch_size)
+            source = stack.enter_context(streaming)
+        else:
+            batches = take(
+                data, samples, seed, model=model, batch_size=batch_size, needs_targets=False
+            )
+            source, n_batches = (inputs for inputs, _ in batches), len(batches)
+
+        sample, counted = _large_enough(source)
         reading = {"pool": pool, "calls": calls, "sample": sample}
         read = stack.enter_context(reading_features(model, modules, **reading))
         read_other = stack.enter_context(reading_features(other_model, other_modules, **reading))
 
-        pairs = zip(counted, n_samples, strict=True)
-        for inputs, n in track(pairs, "similarity", unit="batch", total=len(counted)):
+        for inputs in track(counted, "similarity", unit="batch", total=n_batches):
+            n = count_samples(inputs)
+            n_samples.append(n)
             features = read(inputs)
             moved_inputs = tree_map_only(Tensor, lambda t: t.to(other_device), inputs)
             other_features = read_other(moved_inputs)
@@ -165,6 +173,25 @@ def similarity(
             level=level,
             seed=seed,
         ),
+    )
+
+
+def _large_enough(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
+    """The first batch with samples enough for the estimator, and all of them, itself included.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    sizes = []
+    for inputs in source:
+        sizes.append(count_samples(inputs))
+        if sizes[-1] >= FEWEST_SAMPLES:
+            others = (batch for batch in source if count_samples(batch) >= FEWEST_SAMPLES)
+            return inputs, chain([inputs], others)
+
+    raise ValueError(
+        f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got batches of at most "
+        f"{max(sizes, default=0)}"
     )
 
 
