@@ -8,7 +8,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from landscape._curvature.blocks import By, blocks_of
-from landscape._curvature.matrix import MatrixKind, ProductKind
+from landscape._curvature.matrix import MATRIX_KINDS, MatrixKind, ProductKind
 from landscape._curvature.operators import Operator, is_operator, operator_product
 from landscape._curvature.products import MatrixProduct, matrix_vector_product
 from landscape._curvature.setup import (
@@ -161,6 +161,7 @@ def curvature(
         opening = nullcontext(operator_product(matrix, params))
         attributes: dict[str, Any] = {"matrix": name_of(matrix)}
     else:
+        check_choice("matrix", matrix, MATRIX_KINDS, or_else="an operator")
         request = MatrixRequest(
             data,
             loss=loss,

@@ -108,6 +108,8 @@ def attach(
         >>> probe.detach()
     """
     check_model(model)
+    if not isinstance(listen_only, bool):
+        raise TypeError(f"`listen_only`: expected True or False, got {listen_only!r}")
     default_n = 1 if listen_only else 20
     n_branches = check_whole("n", default_n if n is None else n)
     if active is None:
@@ -135,7 +137,7 @@ def attach(
         init=INITS[init] if isinstance(init, str) else init,
         method=method,
         seed=seed,
-        listen_only=bool(listen_only),
+        listen_only=listen_only,
     )
     return Probe(
         root,

@@ -25,6 +25,7 @@ from probes._model.pooling import POOL_NAMES, Pooling
 from resonance_toolkit import (
     AtMost,
     check_choice,
+    check_no_nan,
     check_share,
     check_whole,
     count_samples,
@@ -126,7 +127,11 @@ def similarity(
         sample, counted = _large_enough(source)
         reading = {"pool": pool, "calls": calls, "sample": sample}
         read = stack.enter_context(reading_features(model, modules, **reading))
-        read_other = stack.enter_context(reading_features(other_model, other_modules, **reading))
+        try:
+            reading_other = reading_features(other_model, other_modules, **reading)
+            read_other = stack.enter_context(reading_other)
+        except ValueError as error:
+            raise ValueError(f"`other`: cannot be read beside `model`: {error}") from error
 
         for inputs in track(counted, "similarity", unit="batch", total=n_batches):
             n = count_samples(inputs)
@@ -140,6 +145,12 @@ def similarity(
             crossed.append(dependences(first, second, n))
             own_first.append(np.diag(dependences(first, first, n)))
             own_second.append(np.diag(dependences(second, second, n)))
+            if not np.isfinite([own_first[-1].sum(), own_second[-1].sum()]).all():
+                check_no_nan([(inputs, None)])
+                raise ValueError(
+                    "`layers`: expected features that are finite numbers, got NaN or infinity in "
+                    f"batch {len(n_samples) - 1}"
+                )
 
     weights = np.array(n_samples) / sum(n_samples)
     moments = np.array(crossed), np.array(own_first), np.array(own_second), weights
@@ -208,5 +219,6 @@ def _as_model(model: nn.Module, other: nn.Module | Mapping[str, Tensor]) -> nn.M
     try:
         other_model.load_state_dict(other)
     except RuntimeError as error:
-        raise ValueError(f"`other`: is no state of this model: {error}") from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"`other`: is no state of this model: {reason}") from error
     return other_model

@@ -16,6 +16,10 @@ from resonance_toolkit._base.showing import is_ours
 _ABOUT_DTYPES = re.compile(r"dtype|scalar type|[Ii]nput type|not implemented for '|'indices'")
 
 
+# What layers raise for inputs that they cannot work with; timm's patch embedding asserts.
+_FAILURES = (RuntimeError, IndexError, AssertionError)
+
+
 class FailedPassError(RuntimeError, ValueError):
     """A forward pass that torch could not make on the inputs, told with their shapes.
 
@@ -50,9 +54,9 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if isinstance(inputs, tuple):
             return model(*inputs)
         return model(inputs)
-    except (RuntimeError, IndexError) as error:
+    except _FAILURES as error:
         # Not memory that runs out, nor what a hook of ours has to say.
-        if type(error) not in (RuntimeError, IndexError) or _is_raised_by_us(error):
+        if type(error) not in _FAILURES or _is_raised_by_us(error):
             raise
         sentence = _dtype_sentence(model, inputs, error)
         if sentence is not None:

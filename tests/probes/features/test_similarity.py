@@ -240,6 +240,14 @@ def test_what_does_not_fit_is_refused():
         probes.similarity(model, 3, x, layers=["0"])
     with pytest.raises(ValueError, match="`other`: is no state of this model"):
         probes.similarity(model, {"a": x}, x, layers=["0"])
+    with pytest.raises(ValueError, match="`other`: cannot be read beside `model`"):
+        probes.similarity(model, nn.Sequential(nn.Linear(7, 3)).double(), x, layers=["0"])
+    with pytest.raises(ValueError, match="`data`: expected inputs that are numbers, got NaN"):
+        probes.similarity(model, model, x * torch.nan, layers=["0"])
+    broken = copy.deepcopy(model)
+    broken[0].bias.data[:] = torch.inf
+    with pytest.raises(ValueError, match="`layers`: expected features that are finite"):
+        probes.similarity(model, broken, x, layers=["0"])
     with pytest.raises(ValueError, match="other_layers"):
         probes.similarity(model, model, x, layers=["0"], other_layers=["nothing"])
     with pytest.raises(ValueError, match="`similarity`: expected a Dataset made by"):
