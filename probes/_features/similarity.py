@@ -35,6 +35,7 @@ from resonance_toolkit import (
     provenance,
     streaming_inputs,
     take,
+    to_host,
     track,
 )
 
@@ -141,11 +142,16 @@ def similarity(
             other_features = read_other(moved_inputs)
 
             first = centred_products(list(features.values()))
-            second = centred_products(list(other_features.values())).to(first.device)
-            crossed.append(dependences(first, second, n))
-            own_first.append(np.diag(dependences(first, first, n)))
-            own_second.append(np.diag(dependences(second, second, n)))
-            if not np.isfinite([own_first[-1].sum(), own_second[-1].sum()]).all():
+            second = centred_products(list(other_features.values())).to(first)
+
+            # An accelerator hands them over together, and is waited for once a batch.
+            pairs_of_sides = (first, second), (first, first), (second, second)
+            on_host = to_host([dependences(one, two, n) for one, two in pairs_of_sides])
+            between, within_first, within_second = (part.double().numpy() for part in on_host)
+            crossed.append(between)
+            own_first.append(np.diag(within_first))
+            own_second.append(np.diag(within_second))
+            if not np.isfinite([within_first.sum(), within_second.sum()]).all():
                 check_no_nan([(inputs, None)])
                 raise ValueError(
                     "`layers`: expected features that are finite numbers, got NaN or infinity in "

@@ -7,17 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.data.forms import tensors_in
 from resonance_toolkit._base.facts import dtype_name, floating_dtype_of
 from resonance_toolkit._base.find_layers import unwrap
-from resonance_toolkit._base.forms import tensors_in
 from resonance_toolkit._base.showing import is_ours
 
 # What torch says where dtypes do not meet.
 _ABOUT_DTYPES = re.compile(r"dtype|scalar type|[Ii]nput type|not implemented for '|'indices'")
-
-
-# What layers raise for inputs that they cannot work with; timm's patch embedding asserts.
-_FAILURES = (RuntimeError, IndexError, AssertionError)
 
 
 class FailedPassError(RuntimeError, ValueError):
@@ -54,9 +50,9 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if isinstance(inputs, tuple):
             return model(*inputs)
         return model(inputs)
-    except _FAILURES as error:
-        # Not memory that runs out, nor what a hook of ours has to say.
-        if type(error) not in _FAILURES or _is_raised_by_us(error):
+    except (RuntimeError, IndexError, AssertionError) as error:
+        # Nor is what a hook of ours has to say about the inputs.
+        if not is_about_tensors(error) or _is_raised_by_us(error):
             raise
         sentence = _dtype_sentence(model, inputs, error)
         if sentence is not None:
@@ -67,6 +63,24 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if sentence is None:
             raise
         raise TypeError(sentence) from error
+
+
+def is_about_tensors(error: Exception) -> bool:
+    """Tell whether torch or a layer may have raised an error about shapes or dtypes.
+
+    Not for memory that runs out, whose class is one of its own.
+
+    Examples:
+        >>> is_about_tensors(RuntimeError("shapes cannot be multiplied"))
+        True
+        >>> is_about_tensors(torch.OutOfMemoryError())
+        False
+    """
+    # Kernels that lack a dtype; a method without a body has another text, or none.
+    if type(error) is NotImplementedError:
+        return "not implemented for '" in str(error)
+    # Layers assert what they need, too: timm's patch embedding, torch's multi-head attention.
+    return type(error) in (RuntimeError, IndexError, AssertionError)
 
 
 def keywords_of_forward(model: nn.Module) -> frozenset[str] | None:
