@@ -70,7 +70,8 @@ def plot_audit(
     ax.set_yticks(range(len(checks)), labels, fontsize="small")
     ax.set_ylim(len(checks) - 0.5, -0.5)
     ax.set_xlim(-_FARTHEST - 0.2, _FARTHEST + 0.2)
-    inches = ax.bbox.width / ax.get_figure(root=True).dpi
+    figure: Any = ax.get_figure(root=True)
+    inches = ax.bbox.width / figure.dpi
     ticks = [-3, -2, -1, 0, 1, 2, 3] if inches > _ROOM_FOR_ALL else [-3, 0, 3]
     ax.set_xticks(ticks, [_factor(tick) for tick in ticks])
     ax.set_xlabel("distance from the threshold; shaded: the check fires")

@@ -55,7 +55,8 @@ def plot_nudge(
 
     # The bars of all rules stand side by side, in the middle 0.8 of a block's place.
     width = 0.8 / change.sizes["rule"]
-    inches_of_place = ax.bbox.width / ax.get_figure(root=True).dpi / change.sizes["layer"]
+    figure: Any = ax.get_figure(root=True)
+    inches_of_place = ax.bbox.width / figure.dpi / change.sizes["layer"]
     is_crowded = width * inches_of_place < _NARROWEST
 
     for index in range(change.sizes["rule"]):
@@ -120,8 +121,8 @@ def _draw_rule_as_line(
     values = _with_rule_and_seed(selected["loss_change"]).isel(rule=rule)
     mean = values.mean("seed").values
     color = style.get("color", f"C{rule}")
-    look = {"color": color, "alpha": style.get("alpha", 1.0), "markersize": 3}
-    ax.plot(x, mean, "-o", linewidth=1.2, **look, **label)
+    look: dict[str, Any] = {"color": color, "alpha": style.get("alpha", 1.0)} | label
+    ax.plot(x, mean, "-o", linewidth=1.2, markersize=3, **look)
 
     if values.sizes["seed"] > 1:
         for row in values.transpose("seed", "layer").values:

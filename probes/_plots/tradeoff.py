@@ -73,7 +73,9 @@ def plot_tradeoff(
     ax.grid(alpha=0.3)
 
     # With a hue, each colour is named once, and what all colours share once in grey.
-    entries = {} if hue is None else {"handles": [*routed_lines, *_legend_of_references()]}
+    entries: dict[str, Any] = {}
+    if hue is not None:
+        entries["handles"] = [*routed_lines, *_legend_of_references()]
     write_title(ax, title, routes)
     legend_outside(ax, **entries)
     return ax

@@ -164,7 +164,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _title(arguments: argparse.Namespace) -> str:
     model, data = _which(arguments)
-    return "a small vision transformer on digits" if model == "digits" else f"{model} on {data}"
+    return "A small vision transformer on digits" if model == "digits" else f"{model} on {data}"
 
 
 def _read_budget(text: str) -> float | str:
