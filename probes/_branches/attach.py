@@ -199,16 +199,19 @@ def _check_listening(
             "`method`: expected 'exact' with listen_only=True, got 'compressed', which is for "
             "static branches, and a probe that only listens has none"
         )
+
     if not are_all_active:
         raise ValueError(
             f"`active`: expected 'all' with listen_only=True, got {active!r}: a static branch that "
             "sends nothing back does nothing"
         )
+
     if not connected:
         raise ValueError(
             "`connected`: expected True with listen_only=True, got False: without its loss a probe "
             "that only listens does nothing"
         )
+
     if isinstance(alpha, Adaptive):
         raise ValueError(
             f"`alpha`: expected a number, mapping or schedule with listen_only=True, got {alpha!r}:"
