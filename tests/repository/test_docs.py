@@ -85,10 +85,21 @@ def test_the_recipes_run():
     exec(compile(code_of(page), page.name, "exec"), {"__name__": "recipes"})
 
 
-def test_every_tutorial_is_in_the_navigation():
-    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+def test_every_page_is_in_the_navigation():
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r": ([\w/]+\.md)$", settings, re.MULTILINE)
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert TUTORIALS
-    assert all(f"tutorials/{page.name}" in listed for page in TUTORIALS)
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_gallery_is_there_and_small():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", readme)
+    assert "docs/pictures/page.png" in pictures
+    assert len(pictures) >= 6
+    for name in pictures:
+        assert (ROOT / name).stat().st_size < 120_000, name
 
 
 def test_the_map_names_files_and_functions_that_exist():

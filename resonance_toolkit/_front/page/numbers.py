@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,16 @@ def write_seconds(value: float) -> str:
 
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes} min {seconds} s"
+
+
+def as_number(value: object) -> float:
+    """Return an attribute as a number; NaN if it is none. Read from a file, it is one of numpy's.
+
+    Examples:
+        >>> as_number(np.int64(3)), as_number("three"), as_number(None)
+        (3.0, nan, nan)
+    """
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def value_of(result: xr.Dataset, name: str, reduce: str = "mean") -> float:

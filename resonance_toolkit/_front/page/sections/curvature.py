@@ -7,13 +7,13 @@ import math
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings, child_of
+from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
 from resonance_toolkit._front.page.sections.words import defined
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say how sharply the loss curves, and how large a step may be."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     critical = child_of(node, "critical_sharpness")
     largest = value_of(result, "largest", "max")
     smallest = value_of(result, "smallest", "min")

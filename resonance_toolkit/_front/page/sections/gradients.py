@@ -8,13 +8,13 @@ import numpy as np
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import defined, how_they_pull
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say whether the main and the auxiliary loss ask for the same thing."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     cosine = value_of(result, "cosine_total")
     low = value_of(result, "mean_total_low")
     high = value_of(result, "mean_total_high")

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import xarray as xr
 
-from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings, child_of
+from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
+from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
 from resonance_toolkit._front.page.sections.words import defined
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say how the loss rises around the weights, and what branches dilute."""
-    surface = node.to_dataset(inherit=False)
+    surface = result_of(node)
     smoothness = child_of(node, "smoothness")
     dilution = child_of(node, "dilution")
     centre = _at_the_weights(surface)
@@ -26,9 +26,9 @@ def describe(node: xr.DataTree) -> Findings:
         Number("lowest loss on the plane", low, "at the weights, if they are a minimum"),
         Number("highest loss on the plane", high),
         Number(
-            "error of the surface",
-            _as_number(surface.attrs.get("error_estimate")),
-            "of what was interpolated between evaluated points",
+            "estimated error of the surface",
+            as_number(surface.attrs.get("error_estimate")),
+            "0: every point was evaluated, none is interpolated",
         ),
         *_roughness_numbers(smoothness),
         *_dilution_numbers(dilution),
@@ -88,7 +88,7 @@ def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
     if "change" in dilution and "statistic" in dilution.coords:
         changes = [
             Number(
-                f"change of {name} by covering the branches as well",
+                "change of the mean slope when directions cover the branches as well",
                 float(dilution["change"].sel(statistic=name)),
                 "0: none; a plane over more parameters moves the backbone less",
             )
@@ -127,11 +127,14 @@ def _meanings(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
         "(by the normalisation in the attributes). A plane shows two of very many directions: "
         "that it is smooth does not mean that all of them are. The curvature below asks about all."
     ]
-    n_evaluations = surface.attrs.get("n_evaluations")
-    if isinstance(n_evaluations, int | float) and "loss" in surface:
+    n_evaluations = as_number(surface.attrs.get("n_evaluations"))
+    if not math.isnan(n_evaluations) and "loss" in surface:
+        n_points = surface["loss"].size
         texts.append(
-            f"{int(n_evaluations):,} of {surface['loss'].size:,} points were evaluated; the others "
-            "were interpolated."
+            f"{int(n_evaluations):,} of {n_points:,} points were evaluated; the others were "
+            "interpolated."
+            if n_evaluations < n_points
+            else f"All {n_points:,} points were evaluated; none is interpolated."
         )
 
     if dilution is not None:
@@ -142,7 +145,3 @@ def _meanings(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
         )
 
     return texts
-
-
-def _as_number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

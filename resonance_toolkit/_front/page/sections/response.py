@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import (
     count,
     defined,
@@ -20,7 +20,7 @@ from resonance_toolkit._front.page.sections.words import (
 
 def describe(node: xr.DataTree) -> Findings:
     """Say whether branches helped, and whether they made features readable."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     measure = "accuracy" if not math.isnan(_last(result, "accuracy", "plain")) else "loss"
     cosine = value_of(result, "cosine_total")
 
