@@ -128,7 +128,7 @@ def similarity(
             source, n_batches = (inputs for inputs, _ in batches), len(batches)
 
         sample, counted = _large_enough(source)
-        reading = {"pool": pool, "calls": calls}
+        reading: dict[str, Any] = {"pool": pool, "calls": calls}
         read = stack.enter_context(reading_features(model, modules, sample=sample, **reading))
         try:
             reading_other = reading_features(
