@@ -21,6 +21,7 @@ from resonance_toolkit._base.call_model import (
     call_model,
     keywords_of_forward,
 )
+from resonance_toolkit._base.checked_lines import from_checked_line, to_checked_line
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -83,6 +84,7 @@ from resonance_toolkit._base.language_models import (
     reads_class_token,
     shift_labels,
 )
+from resonance_toolkit._base.line_file import LineFile
 from resonance_toolkit._base.losses.accuracy import align_predictions, correct_shares
 from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
@@ -109,6 +111,7 @@ from resonance_toolkit._base.preserving import (
     preserving_rng,
     seed_generators,
 )
+from resonance_toolkit._base.processes import is_first_process
 from resonance_toolkit._base.progress import (
     Progress,
     ProgressForm,
@@ -133,8 +136,10 @@ from resonance_toolkit._base.undamaged import (
 # The front door by public name, loaded on first use: it needs the instruments, which need this
 # module.
 _FRONT_DOOR: dict[str, str] = {
+    "Monitor": "resonance_toolkit._front.monitor.monitor",
     "examine": "resonance_toolkit._front.examine.examine",
     "page": "resonance_toolkit._front.page.page",
+    "read_monitor": "resonance_toolkit._front.monitor.read_monitor",
 }
 
 __all__ = [
@@ -217,13 +222,17 @@ __all__ = [
     "check_share",
     "check_whole",
     # Files
+    "LineFile",
     "Writer",
     "check_digest",
     "check_writable",
+    "from_checked_line",
+    "is_first_process",
     "load_tensors",
     "locking",
     "open_netcdf",
     "tensor_writer",
+    "to_checked_line",
     "to_netcdf_bytes",
     "with_digest",
     "write_atomically",
