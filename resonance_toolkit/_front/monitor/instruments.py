@@ -99,7 +99,8 @@ class Attention:
                 raise
 
         statistics = captured.drop_dims("output", errors="ignore")
-        return statistics.mean("sample", keep_attrs=True)
+        means: xr.Dataset = statistics.mean("sample", keep_attrs=True)
+        return means
 
 
 class Sharpness:

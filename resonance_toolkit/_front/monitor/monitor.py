@@ -2,7 +2,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,8 @@ from resonance_toolkit._front.monitor.instruments import (
 from resonance_toolkit._front.monitor.logs import Log, understand_log
 from resonance_toolkit._front.monitor.record import MADE_BY, Attributes, Record
 from resonance_toolkit._front.monitor.scalars import to_scalars
+
+Group: TypeAlias = dist.ProcessGroup | Literal["auto"] | None
 
 # What is told of a failure that is none of a measurement.
 _FAILURES = {
@@ -90,7 +92,8 @@ class Monitor:
             and, with attention, a few forward passes of the fixed samples.
         log: A `SummaryWriter`, a run of W&B or of MLflow (or one of these two modules, with a run
             begun), or a callable `(values, step)`, such as `accelerator.log`. Names of values are
-            "resonance/gradients/cosine/blocks.2" and the like; what is undefined is left out.
+            "resonance/gradients/cosine/blocks.2" and the like; what is undefined or infinite is
+            left out.
         data: Samples for attention and sharpness, the same at every step: `(inputs, targets)`, a
             mapping, or a source of these; see `resonance.take`. Targets are for sharpness only.
         samples: How many of `data` to draw, if there are so many; None takes all.
@@ -153,7 +156,7 @@ class Monitor:
         sharpness_every: int | None = None,
         loss: Loss | None = None,
         scaler: torch.amp.GradScaler | None = None,
-        group: dist.ProcessGroup | Literal["auto"] | None = "auto",
+        group: Group = "auto",
         path: str | Path | None = None,
         name: str = "resonance",
     ) -> None:
@@ -193,10 +196,9 @@ class Monitor:
             model,
             every=self.every,
             level=level,
-            layers=None if layers is None else self._trace.state_dict()["layers"],
+            gradient_layers="all" if layers is None else self._trace.state_dict()["layers"],
             sharpness_every=sharpness_every,
             n_samples=sum(count_samples(inputs) for inputs, _ in batches),
-            seed=seed,
         )
 
         self._instruments: list[Instrument] = [Gradients(self._trace)]
@@ -220,7 +222,8 @@ class Monitor:
     @property
     def step(self) -> int:
         """Optimizer updates made so far."""
-        return self._trace.step
+        step: int = self._trace.step
+        return step
 
     @step.setter
     def step(self, step: int) -> None:
@@ -229,19 +232,21 @@ class Monitor:
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
         """What `backward` scales by."""
-        return self._trace.scaler
+        scaler: torch.amp.GradScaler | None = self._trace.scaler
+        return scaler
 
     @scaler.setter
     def scaler(self, scaler: torch.amp.GradScaler | None) -> None:
         self._trace.scaler = scaler
 
     @property
-    def group(self) -> dist.ProcessGroup | Literal["auto"] | None:
+    def group(self) -> Group:
         """Processes to average gradients over."""
-        return self._trace.group
+        group: Group = self._trace.group
+        return group
 
     @group.setter
-    def group(self, group: dist.ProcessGroup | Literal["auto"] | None) -> None:
+    def group(self, group: Group) -> None:
         self._trace.group = group
 
     def backward(self, *losses: Tensor, update: bool = True) -> None:
@@ -285,7 +290,8 @@ class Monitor:
         Raises:
             ValueError: If the losses are not scalars, not as many as before, or constants.
         """
-        return self._trace.join(*losses)
+        total: Tensor = self._trace.join(*losses)
+        return total
 
     def advance(self) -> None:
         """Measure, on the steps that are sampled: all backward passes of an update are made."""

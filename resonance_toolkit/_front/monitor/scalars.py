@@ -31,7 +31,7 @@ _ROOT = "model"
 
 
 def to_scalars(part: str, row: xr.Dataset) -> dict[str, float]:
-    """Name the numbers of a row, such as `gradients/cosine/blocks.2`; NaN is left out."""
+    """Name the numbers of a row, such as `gradients/cosine/blocks.2`; what is undefined or infinite is left out."""
     scalars = {}
     for variable in _LOGGED[part]:
         if variable not in row:
@@ -45,7 +45,7 @@ def to_scalars(part: str, row: xr.Dataset) -> dict[str, float]:
             if part == "gradients" and _is_known(values, place):
                 continue
             number = float(values.values[place])
-            if not math.isnan(number):
+            if math.isfinite(number):
                 scalars["/".join([part, variable, *names])] = number
     return scalars
 
