@@ -31,6 +31,7 @@ from resonance_toolkit import (
     find_layers,
     provenance,
     take,
+    to_host,
     track,
 )
 
@@ -128,10 +129,15 @@ def similarity(
             other_features = read_other(moved_inputs)
 
             first = centred_products(list(features.values()))
-            second = centred_products(list(other_features.values())).to(first.device)
-            crossed.append(dependences(first, second, n))
-            own_first.append(np.diag(dependences(first, first, n)))
-            own_second.append(np.diag(dependences(second, second, n)))
+            second = centred_products(list(other_features.values())).to(first)
+
+            # An accelerator hands them over together, and is waited for once a batch.
+            pairs_of_sides = (first, second), (first, first), (second, second)
+            on_host = to_host([dependences(one, two, n) for one, two in pairs_of_sides])
+            between, within_first, within_second = (part.double().numpy() for part in on_host)
+            crossed.append(between)
+            own_first.append(np.diag(within_first))
+            own_second.append(np.diag(within_second))
 
     weights = np.array(n_samples) / sum(n_samples)
     moments = np.array(crossed), np.array(own_first), np.array(own_second), weights

@@ -24,6 +24,7 @@ from resonance_toolkit import (
     ignore_index_of,
     leave_out_uncounted,
     name_of,
+    widest_float,
 )
 
 
@@ -65,7 +66,8 @@ class MainLoss:
             for inputs, targets in batches:
                 values, outputs = self._values_and_outputs(model, (inputs, targets))
                 n_in_batch = count_samples(inputs)
-                total_loss += values.double().mean().item() * n_in_batch
+                values = values.to(widest_float(values.device))
+                total_loss += values.mean().item() * n_in_batch
                 n_samples += n_in_batch
 
                 ignored = IGNORED_TARGET if self.ignored is None else self.ignored
