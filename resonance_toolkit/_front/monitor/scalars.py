@@ -31,7 +31,7 @@ _ROOT = "model"
 
 
 def to_scalars(part: str, row: xr.Dataset) -> dict[str, float]:
-    """Name the numbers of a row, such as `gradients/cosine/blocks.2`; what is undefined or infinite is left out."""
+    """Name the numbers of a row, such as `gradients/cosine/blocks.2`, those that are finite."""
     scalars = {}
     for variable in _LOGGED[part]:
         if variable not in row:
