@@ -46,7 +46,7 @@ from resonance_toolkit._base.data.language_models import (
 )
 from resonance_toolkit._base.data.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.data.sources import is_whole_batch
-from resonance_toolkit._base.data.take import AtMost, take
+from resonance_toolkit._base.data.take import AtMost, streaming_inputs, take
 from resonance_toolkit._base.devices import (
     all_accelerators,
     device_of,
@@ -205,6 +205,7 @@ __all__ = [
     "widest_float",
     "is_whole_batch",
     "keywords_of_forward",
+    "streaming_inputs",
     "take",
     # Guards
     "evaluating",

@@ -62,12 +62,15 @@ def write_number(value: float, *, signed: bool = False) -> str:
         return "0"
     if size == int(size) and size < 1e12:
         return f"{sign}{int(size):,}"
+
     if size >= 1e6 or size < 1e-3:
         digits, _, exponent = f"{size:.2e}".partition("e")
         digits = digits.rstrip("0").rstrip(".")
         return f"{sign}{digits} \u00d7 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+
     if size >= 999.5:
         return f"{sign}{size:,.0f}"
+
     return f"{sign}{size:.3g}"
 
 
@@ -84,6 +87,7 @@ def write_seconds(value: float) -> str:
         return f"{value * 1000:.0f} ms"
     if value < 99.95:
         return f"{value:.3g} s"
+
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes} min {seconds} s"
 
@@ -105,8 +109,10 @@ def value_of(result: xr.Dataset, name: str, reduce: str = "mean") -> float:
     """
     if name not in result:
         return math.nan
+
     values: Any = np.asarray(result[name].values)
     if values.dtype.kind not in "fiub":
         return math.nan
+
     values = values[np.isfinite(values)].astype(float)
     return float(getattr(np, reduce)(values)) if values.size else math.nan

@@ -43,6 +43,7 @@ def describe(node: xr.DataTree) -> Findings:
         ),
         *_sink_numbers(sinks),
     ]
+
     return Findings(
         lead=_say_lead(result, entropy),
         numbers=defined(numbers),
@@ -61,6 +62,8 @@ def _uniform_peak(result: xr.Dataset) -> float:
         return math.nan
     n_keys = result["n_keys"].values.astype(float)
     prefix = result["n_prefix"].values if result.attrs.get("keys") == "patches" else 0
+
+    # Layers with windows of several sizes have no one number to compare with.
     counts = np.unique(n_keys - prefix)
     return float(1 / counts[0]) if len(counts) == 1 and counts[0] > 0 else math.nan
 
@@ -74,6 +77,7 @@ def _say_peak(uniform: float) -> str:
 def _sink_numbers(sinks: xr.Dataset | None) -> list[Number]:
     if sinks is None:
         return []
+
     return [
         Number(
             "share of heads with an attention sink",
@@ -102,11 +106,14 @@ def _as_word(value: object) -> str:
 def _say_lead(result: xr.Dataset, entropy: float) -> str:
     if math.isnan(entropy) or "layer" not in result.dims:
         return ""
+
     others = [dim for dim in result["normalised_entropy"].dims if dim != "layer"]
     by_layer = result["normalised_entropy"].mean(others)
     if by_layer.isnull().all() or by_layer.size < 2:
         return f"Attention has {write_number(entropy)} of the entropy of uniform attention."
+
     focused = str(by_layer["layer"].values[np.nanargmin(by_layer.values)])
+
     return (
         f"Attention has {write_number(entropy)} of the entropy of uniform attention, on average. "
         f"It is most focused in {focused}, with {write_number(float(by_layer.min()))}."

@@ -47,6 +47,7 @@ def describe(node: xr.DataTree) -> Findings:
             "quadratic loss",
         ),
     ]
+
     return Findings(
         lead=_say_lead(largest, smallest, step),
         numbers=defined(numbers),
@@ -62,15 +63,19 @@ def describe(node: xr.DataTree) -> Findings:
 def _say_lead(largest: float, smallest: float, step: float) -> str:
     if math.isnan(largest):
         return ""
+
     lead = f"In its steepest direction the loss curves with {write_number(largest)}"
     if not math.isnan(smallest):
+        # An eigenvalue of zero is estimated a little off it, measured by the largest one.
         kind = (
             "so the weights are not at a minimum"
             if smallest < -0.05 * abs(largest)
             else "as near a minimum"
         )
         lead += f", in its flattest or most hollow with {write_number(smallest)}, {kind}"
+
     lead += "."
     if not math.isnan(step):
         lead += f" Down the gradient, a step of more than {write_number(step)} raises the loss."
+
     return lead

@@ -33,6 +33,7 @@ def describe(node: xr.DataTree) -> Findings:
         *_roughness_numbers(smoothness),
         *_dilution_numbers(dilution),
     ]
+
     return Findings(
         lead=_say_lead(centre, low, high, smoothness),
         numbers=defined(numbers),
@@ -45,6 +46,7 @@ def describe(node: xr.DataTree) -> Findings:
 def _at_the_weights(surface: xr.Dataset) -> float:
     if "loss" not in surface or {"alpha", "beta"} - set(surface.dims):
         return math.nan
+    # A plane with an even number of points has none at the weights themselves.
     centre = surface["loss"].sel(alpha=0, beta=0, method="nearest")
     is_there = abs(float(centre["alpha"])) < 1e-9 and abs(float(centre["beta"])) < 1e-9
     return float(centre) if is_there and centre.ndim == 0 else math.nan
@@ -53,6 +55,7 @@ def _at_the_weights(surface: xr.Dataset) -> float:
 def _roughness_numbers(smoothness: xr.Dataset | None) -> list[Number]:
     if smoothness is None:
         return []
+
     sharpness = [
         Number(
             f"largest rise within {float(radius):g}",
@@ -61,6 +64,7 @@ def _roughness_numbers(smoothness: xr.Dataset | None) -> list[Number]:
         )
         for radius in np.atleast_1d(smoothness["radius"].values)
     ]
+
     return [
         *sharpness,
         Number(
@@ -79,6 +83,7 @@ def _roughness_numbers(smoothness: xr.Dataset | None) -> list[Number]:
 def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
     if dilution is None:
         return []
+
     changes = []
     if "change" in dilution and "statistic" in dilution.coords:
         changes = [
@@ -90,6 +95,7 @@ def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
             for name in ("mean_grad",)
             if name in dilution["statistic"].values
         ]
+
     return [
         Number(
             "dilution to expect from counting parameters",
@@ -103,6 +109,7 @@ def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
 def _say_lead(centre: float, low: float, high: float, smoothness: xr.Dataset | None) -> str:
     if math.isnan(centre) or math.isnan(high):
         return ""
+
     lead = (
         f"The loss is {write_number(centre)} at the weights, and between {write_number(low)} and "
         f"{write_number(high)} on the plane around them."
@@ -110,6 +117,7 @@ def _say_lead(centre: float, low: float, high: float, smoothness: xr.Dataset | N
     share = math.nan if smoothness is None else value_of(smoothness, "convex_share")
     if not math.isnan(share):
         lead += f" On {share:.0%} of the plane the surface curves upwards in every direction."
+
     return lead
 
 
@@ -128,10 +136,12 @@ def _meanings(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
             if n_evaluations < n_points
             else f"All {n_points:,} points were evaluated; none is interpolated."
         )
+
     if dilution is not None:
         texts.append(
             "Branches do not change what the network computes, so they cannot smooth its loss. "
             "A random direction over backbone and branches only moves the backbone less, and the "
             "plane looks smoother. The dilution says how much of that to expect."
         )
+
     return texts

@@ -29,6 +29,7 @@ def describe(node: xr.DataTree) -> Findings:
     n_classes = count_classes(result)
 
     chance = 1 / n_classes if n_classes else math.nan
+
     numbers = [
         Number("mean loss", loss, _say_loss_of_chance(n_classes)),
         Number("accuracy", accuracy, _say_chance(n_classes, chance)),
@@ -46,6 +47,7 @@ def describe(node: xr.DataTree) -> Findings:
         f"{result.attrs.get('model', 'The model')} has {write_number(n_parameters)} parameters "
         f"and {count(result.sizes.get('layer', 0), 'attachment point')} for branches.{cost}"
     )
+
     understood = [
         f"{label}: {result.attrs[name]}."
         for name, label in (
@@ -56,6 +58,7 @@ def describe(node: xr.DataTree) -> Findings:
         if result.attrs.get(name) not in (None, "", "none")
     ]
     reason = str(result.attrs.get("blocks_reason", ""))
+
     return Findings(
         lead=lead,
         numbers=defined(numbers),

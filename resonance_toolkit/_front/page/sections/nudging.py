@@ -35,6 +35,7 @@ def describe(node: xr.DataTree) -> Findings:
         )
         for rule in rules
     ]
+
     numbers += [
         Number(
             f"cosine of {rule} with the gradient",
@@ -50,6 +51,7 @@ def describe(node: xr.DataTree) -> Findings:
                 "change of the loss", value_of(result, "loss_change"), "below 0: the credit helps"
             )
         )
+
     return Findings(
         lead=_say_lead(changes),
         numbers=defined(numbers),
@@ -67,12 +69,15 @@ def _say_lead(changes: dict[str, float]) -> str:
     backprop = changes.get("backprop", math.nan)
     if math.isnan(auxiliary) or math.isnan(backprop) or backprop == 0:
         return ""
+
+    # Backprop lowers the loss, so a positive share means that the branches' signal does, too.
     share = auxiliary / backprop
     if share > 0:
         return (
             "A small step along the branches' signal lowers the loss by "
             f"{write_number(share)} of what backprop achieves, averaged over the blocks."
         )
+
     return (
         "A small step along the branches' signal raises the loss by "
         f"{write_number(auxiliary)} on average, where backprop lowers it by "
