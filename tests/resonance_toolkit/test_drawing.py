@@ -159,7 +159,7 @@ def test_names_of_rows_are_thinned_out_where_axes_are_low():
 
 
 def test_entries_below_narrow_axes_stand_below_one_another():
-    for width, n_columns in ((3, 1), (12, 3)):
+    for width, n_columns in ((3, 1), (16, 3)):
         _, ax = plt.subplots(figsize=(width, 3))
         for index in range(3):
             ax.plot([0, 1], label=f"a curve with a name of some length, {index}")
