@@ -63,7 +63,7 @@ def plot_layers(
 def _edges_around(middles: NDArray[np.float64]) -> NDArray[np.float64]:
     """Give the edges of cells that meet half-way between their middles."""
     if len(middles) == 1:
-        return middles[0] + np.array([-0.5, 0.5])
+        return np.array([middles[0] - 0.5, middles[0] + 0.5])
     between = (middles[1:] + middles[:-1]) / 2
     first, last = 2 * middles[0] - between[0], 2 * middles[-1] - between[-1]
     return np.concatenate([[first], between, [last]])
