@@ -214,14 +214,14 @@ def _check_order(forward_trace: ForwardTrace) -> None:
     for name in layers:
         if ran.count(name) != 1:
             n_times = ran.count(name)
-            why = (
+            cause = (
                 "its passes share their weights, and none is a layer of its own"
                 if n_times
                 else "it is left out in eval mode, or its `forward` is called without the module"
             )
             raise ValueError(
                 f"`layers` at {name!r}: expected a layer that runs once in a forward pass, this "
-                f"one runs {n_times} times: {why}"
+                f"one runs {n_times} times: {cause}"
             )
         hidden = forward_trace.hidden.get(name)
         if hidden is None or not hidden.is_floating_point():
