@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ MOST_SAMPLES = 500
 
 # Samples that tell one set of data from another, and those on which the model is tried out.
 _FEW_SAMPLES = 32
+N_TRIED = 4
 
 
 class CannotCopyError(ValueError):
@@ -54,6 +56,7 @@ class Subject:
         few: Some samples in one batch, of those that `data` give first.
         loss: The main loss.
         n_available: Samples that there are, of those that any part may draw.
+        few_held_out: Some samples of those that the user holds out; empty if none are given.
     """
 
     model: nn.Module
@@ -62,6 +65,7 @@ class Subject:
     few: tuple[Any, Any]
     loss: MainLoss
     n_available: int
+    few_held_out: Batches
     _drawn: dict[int, Batches] = field(default_factory=dict)
 
     @property
@@ -73,6 +77,12 @@ class Subject:
     def count(self, samples: int) -> int:
         """How many are drawn if so many are wanted."""
         return min(samples, self.n_available)
+
+    def first(self, samples: int) -> tuple[Any, Any]:
+        """The first of the few samples, so many at most, in one batch."""
+        inputs, targets = self.few
+        rows = torch.arange(min(samples, count_samples(self.few)))
+        return index_rows(inputs, rows), index_rows(targets, rows)
 
     def data_for(self, samples: int) -> dict[str, Any]:
         """The arguments by which a verb sees so many samples, those of `(data, samples, seed)`.
@@ -96,6 +106,30 @@ class Subject:
             batch_size=batch_size,
             has_loss=self.settings.loss is not None,
         )
+
+    def draw_held_out(self, samples: int) -> Batches:
+        """Draw samples of those that the user holds out.
+
+        Raises:
+            TypeError, ValueError: If they are no data, or none of them has a target that counts.
+        """
+        try:
+            drawn = take(
+                self.settings.held_out,
+                AtMost(samples),
+                self.settings.seed,
+                model=self.model,
+                batch_size=None,
+                has_loss=self.settings.loss is not None,
+            )
+        except (TypeError, ValueError) as error:
+            sentence = str(error).replace("`data`", "`held_out`")
+            raise type(error)(sentence) from error
+
+        counted = self.loss.count_only(drawn)
+        if not counted:
+            raise ValueError("`held_out`: expected samples with targets, none of them counts")
+        return counted
 
     def copy_model(self) -> nn.Module:
         """Return a model of the same weights that may be trained.
@@ -123,8 +157,7 @@ class Subject:
     def attach_branches(self, model: nn.Module, seed: int, *, listen_only: bool = False) -> Any:
         """Attach branches to the model, or to a copy of it, at the layers that were asked for."""
         settings = self.settings
-        inputs, _ = self.few
-        sample = index_rows(inputs, torch.arange(min(2, count_samples(self.few))))
+        sample, _ = self.first(2)
         if listen_only:
             return probes.attach(model, self.layers, listen_only=True, sample=sample, seed=seed)
 
@@ -150,7 +183,6 @@ def understand(model: nn.Module, data: Any, settings: Settings) -> Subject:
             targets ask for no loss.
     """
     check_module(model)
-    settings.check()
     if settings.layers is not None:
         find_layers(model, settings.layers)
 
@@ -169,11 +201,15 @@ def understand(model: nn.Module, data: Any, settings: Settings) -> Subject:
     rows = torch.arange(min(_FEW_SAMPLES, count_samples(drawn[0])))
     few = index_rows(first_inputs, rows), index_rows(first_targets, rows)
     n_available = sum(count_samples(batch) for batch in drawn)
-    return Subject(model, data, settings, few, loss, n_available, {most: drawn})
+
+    subject = Subject(model, data, settings, few, loss, n_available, [], {most: drawn})
+    if settings.holds_out_data:
+        subject.few_held_out = subject.draw_held_out(_FEW_SAMPLES)
+    return subject
 
 
 def try_out(subject: Subject) -> None:
-    """Run the model on a few samples, forward and backward, and leave no mark.
+    """Run the model and its loss on a few samples, and leave no mark.
 
     Raises:
         Exception: Whatever the model or its loss raises.
@@ -183,11 +219,9 @@ def try_out(subject: Subject) -> None:
         preserving(model),
         preserving_rng(devices_of(model)),
         evaluating(model),
-        torch.enable_grad(),
+        torch.no_grad(),
     ):
-        loss, _ = subject.loss.on_batch(model, subject.few)
-        if loss.requires_grad:
-            loss.backward()
+        subject.loss.on_batch(model, subject.first(N_TRIED))
 
 
 def identify(subject: Subject) -> dict[str, str]:
@@ -196,14 +230,18 @@ def identify(subject: Subject) -> dict[str, str]:
     return {
         **subject.settings.describe(),
         "model": type(unwrap(subject.model)).__name__,
+        "modules": _digest_of_words(
+            f"{name} {type(module).__name__}" for name, module in subject.model.named_modules()
+        ),
         "weights": _digest(tensors),
         "data": _digest(list(subject.few)),
+        "held_out": _digest(subject.few_held_out),
         "n_available": str(subject.n_available),
     }
 
 
-def output_shapes(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, str]:
-    """The shapes of the first tensors that layers give for a few samples."""
+def output_shapes(subject: Subject, inputs: Any, modules: dict[str, nn.Module]) -> dict[str, str]:
+    """The shapes of the first tensors that layers give for some inputs."""
     shapes: dict[str, str] = {}
 
     def note(name: str) -> Any:
@@ -215,7 +253,6 @@ def output_shapes(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, 
         return hook
 
     handles = [module.register_forward_hook(note(name)) for name, module in modules.items()]
-    inputs, _ = subject.few
     try:
         with preserving(subject.model), evaluating(subject.model), torch.no_grad():
             call_model(subject.model, inputs)
@@ -223,6 +260,10 @@ def output_shapes(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, 
         for handle in handles:
             handle.remove()
     return shapes
+
+
+def _digest_of_words(words: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def _digest(nest: Any) -> str:
