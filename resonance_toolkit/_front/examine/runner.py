@@ -247,7 +247,10 @@ def _understand_layers(subject: Subject, store: Store) -> None:
         with subject.attach_branches(subject.model, subject.settings.seed) as probe:
             names = list(probe.layers)
             reason = probe.reason or "named in the call"
-            _try_auxiliary_loss(subject, probe)
+            try:
+                _try_auxiliary_loss(subject, probe)
+            except (ValueError, TypeError) as error:
+                auxiliary_reason = f"the branches have no loss: {sentence_of(error)}"
     except Exception as error:  # every part that needs branches will say so
         auxiliary_reason = sentence_of(error)
 

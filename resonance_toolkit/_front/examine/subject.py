@@ -14,6 +14,8 @@ from resonance_toolkit import (
     AtMost,
     Batches,
     Blocks,
+    Loss,
+    call_loss,
     call_model,
     check_module,
     count_samples,
@@ -24,6 +26,7 @@ from resonance_toolkit import (
     index_rows,
     is_sharded,
     is_whole_batch,
+    name_of,
     preserving,
     preserving_rng,
     probes,
@@ -39,6 +42,22 @@ MOST_SAMPLES = 500
 # Samples that tell one set of data from another, and those on which the model is tried out.
 _FEW_SAMPLES = 32
 N_TRIED = 4
+
+
+# Those of which targets between 0 and 1 are shares of classes, as the branches' own loss has them.
+_LOSSES_OVER_CLASSES = {
+    name_of(loss)
+    for loss in (
+        nn.functional.cross_entropy,
+        nn.functional.binary_cross_entropy_with_logits,
+        nn.functional.binary_cross_entropy,
+        nn.functional.multilabel_soft_margin_loss,
+        nn.CrossEntropyLoss(),
+        nn.BCEWithLogitsLoss(),
+        nn.BCELoss(),
+        nn.MultiLabelSoftMarginLoss(),
+    )
+}
 
 
 class CannotCopyError(ValueError):
@@ -158,14 +177,30 @@ class Subject:
         """Attach branches to the model, or to a copy of it, at the layers that were asked for."""
         settings = self.settings
         sample, _ = self.first(2)
+        loss = {} if self.branch_loss is None else {"loss": self._branch_loss_as_mean}
         if listen_only:
-            return probes.attach(model, self.layers, listen_only=True, sample=sample, seed=seed)
+            return probes.attach(
+                model, self.layers, listen_only=True, sample=sample, seed=seed, **loss
+            )
 
         # An adaptive rule remembers what it saw: each run begins with its own.
         alpha = copy.deepcopy(settings.alpha)
         return probes.attach(
-            model, self.layers, n=settings.n, alpha=alpha, sample=sample, seed=seed
+            model, self.layers, n=settings.n, alpha=alpha, sample=sample, seed=seed, **loss
         )
+
+    @property
+    def branch_loss(self) -> Loss | None:
+        """The user's loss where targets are real numbers; None for the branches' own."""
+        _, targets = self.few
+        is_real = isinstance(targets, Tensor) and targets.is_floating_point()
+        loss = self.settings.loss
+        if loss is None or not is_real or self.loss.calls_model:
+            return None
+        return None if name_of(loss) in _LOSSES_OVER_CLASSES else loss
+
+    def _branch_loss_as_mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.as_tensor(call_loss(self.branch_loss, outputs, targets)).mean()
 
     def find_modules(self) -> tuple[dict[str, nn.Module], str]:
         """The layers by name, and why these."""

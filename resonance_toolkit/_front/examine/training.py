@@ -348,10 +348,9 @@ def _as_dataset(
         coordinates["trace_step"] = recorded["step"].values
         coordinates["layer"] = recorded["layer"].values
 
-    if listening is not None and "accuracy" in listening:
-        accuracy = listening["accuracy"]
-        best = accuracy.max("branch") if "branch" in accuracy.dims else accuracy
-        variables["listening_accuracy"] = ("point", best.values)
+    if listening is not None:
+        measure = "accuracy" if listening["accuracy"].notnull().any() else "loss"
+        variables[f"listening_{measure}"] = ("point", listening[measure].values)
         coordinates["point"] = listening["layer"].values
 
     return xr.Dataset(

@@ -41,7 +41,11 @@ _LONG_NAMES = {
     "group_loss": "main loss of groups of held-out samples after the last update",
     "group_accuracy": "accuracy on groups of held-out samples after the last update",
     "listening_accuracy": "accuracy of heads that only listen, on held-out samples",
+    "listening_loss": "loss of heads that only listen, on held-out samples",
 }
+
+# Of heads that only listen; the loss where there are no classes.
+_LISTENING = ("listening_accuracy", "listening_loss")
 
 
 def call(subject: Subject, sizes: dict[str, int]) -> str:
@@ -167,8 +171,7 @@ def join_runs(work: Work, seeds: list[int], samples: SplitSamples) -> xr.Dataset
         for arm in ARMS
     }
     names = ["train_loss", "loss", "accuracy", "group_loss", "group_accuracy"]
-    if all("listening_accuracy" in runs[arm] for arm in ARMS):
-        names.append("listening_accuracy")
+    names += [name for name in _LISTENING if all(name in runs[arm] for arm in ARMS)]
     joined = xr.concat(
         [runs[arm][names] for arm in ARMS],
         dim=xr.Variable("arm", np.array(ARMS, dtype=str)),
@@ -179,8 +182,9 @@ def join_runs(work: Work, seeds: list[int], samples: SplitSamples) -> xr.Dataset
 
     for measure_name in ("loss", "accuracy"):
         joined = joined.assign(_compare_arms(joined, measure_name))
-    if "listening_accuracy" in joined:
-        joined = joined.assign(_compare_listening(joined["listening_accuracy"]))
+    for name in _LISTENING:
+        if name in joined:
+            joined = joined.assign(_compare_listening(joined[name]))
     return _labelled(joined, work, samples)
 
 
@@ -210,16 +214,15 @@ def _compare_arms(joined: xr.Dataset, name: str) -> dict[str, Any]:
     }
 
 
-def _compare_listening(accuracy: xr.DataArray) -> dict[str, Any]:
+def _compare_listening(values: xr.DataArray) -> dict[str, Any]:
     """What listening heads read from the copies with branches and not from the plain ones."""
-    by_seed = accuracy.sel(arm="branches", drop=True) - accuracy.sel(arm="plain", drop=True)
+    by_seed = values.sel(arm="branches", drop=True) - values.sel(arm="plain", drop=True)
     mean, low, high = t_interval(by_seed.mean("point").values)
-    text = "accuracy of listening heads with branches minus plain"
-    by_point = [t_interval(by_seed.sel(point=point).values)[0] for point in by_seed["point"]]
+    text = f"{str(values.name).replace('_', ' ')} with branches minus plain"
     return {
-        "listening_gain": (
+        "listening_change": (
             "point",
-            by_point,
+            by_seed.mean("seed").values,
             {"long_name": f"{text}, mean over seeds"},
         ),
         "listening_difference": ((), mean, {"long_name": f"{text}, mean over seeds and points"}),
@@ -264,6 +267,7 @@ def _labelled(joined: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Datas
         n_seeds=joined.sizes["seed"],
         alpha=describe_alpha(settings.alpha),
         n=settings.n,
+        branch_loss="bce" if subject.branch_loss is None else name_of(subject.branch_loss),
         loss=subject.loss.name,
         seed=settings.seed,
         listening=_listening_reason(work) or "ridge regression on the features after training",

@@ -59,7 +59,11 @@ def spread_around(mean, n_seeds=5, n_groups=16, spread=0.01):
     return mean + noise - noise.mean()
 
 
-ABOVE, BELOW, MIXED = [0.3, 0.35, 0.25, 0.3, 0.32], [-0.3, -0.35, -0.25, -0.3, -0.32], [0.3, -0.2] * 2
+ABOVE, BELOW, MIXED = (
+    [0.3, 0.35, 0.25, 0.3, 0.32],
+    [-0.3, -0.35, -0.25, -0.3, -0.32],
+    [0.3, -0.2] * 2,
+)
 
 
 @pytest.mark.parametrize(
