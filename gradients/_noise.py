@@ -23,6 +23,7 @@ from resonance_toolkit import (
     count_samples,
     describe_tensors,
     devices_of,
+    is_about_tensors,
     preserving,
     provenance,
     seed_generators,
@@ -141,7 +142,7 @@ def _call_losses(losses: Callable[[Any, Any], Losses], inputs: Any, targets: Any
     try:
         return losses(inputs, targets)
     except (RuntimeError, IndexError) as error:
-        if type(error) not in (RuntimeError, IndexError):
+        if not is_about_tensors(error):
             raise
         raise FailedPassError(
             f"`losses`: failed on inputs of {describe_tensors(inputs)} and targets of "

@@ -19,6 +19,7 @@ from resonance_toolkit._base.branch_weights import (
 from resonance_toolkit._base.call_model import (
     FailedPassError,
     call_model,
+    is_about_tensors,
     keywords_of_forward,
 )
 from resonance_toolkit._base.checks import (
@@ -29,6 +30,23 @@ from resonance_toolkit._base.checks import (
     check_share,
     check_whole,
 )
+from resonance_toolkit._base.data.forms import (
+    LABEL_NAMES,
+    Batches,
+    check_no_nan,
+    describe_tensors,
+    index_rows,
+)
+from resonance_toolkit._base.data.language_models import (
+    IGNORED_TARGET,
+    describe_targets,
+    predicts_next_token,
+    reads_class_token,
+    shift_labels,
+)
+from resonance_toolkit._base.data.padding import name_inputs, positions_that_count
+from resonance_toolkit._base.data.sources import is_whole_batch
+from resonance_toolkit._base.data.take import AtMost, take
 from resonance_toolkit._base.devices import (
     all_accelerators,
     device_of,
@@ -67,22 +85,8 @@ from resonance_toolkit._base.files import (
 )
 from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
-from resonance_toolkit._base.forms import (
-    LABEL_NAMES,
-    Batches,
-    check_no_nan,
-    describe_tensors,
-    index_rows,
-)
 from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
 from resonance_toolkit._base.instruments import load_instrument as _load_instrument
-from resonance_toolkit._base.language_models import (
-    IGNORED_TARGET,
-    describe_targets,
-    predicts_next_token,
-    reads_class_token,
-    shift_labels,
-)
 from resonance_toolkit._base.losses.accuracy import align_predictions, correct_shares
 from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
@@ -102,7 +106,6 @@ from resonance_toolkit._base.losses.per_sample import (
     without_mean,
 )
 from resonance_toolkit._base.missing_extra import missing_extra
-from resonance_toolkit._base.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.preserving import (
     evaluating,
     preserving,
@@ -119,9 +122,7 @@ from resonance_toolkit._base.progress import (
 from resonance_toolkit._base.provenance import __version__, provenance
 from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
-from resonance_toolkit._base.sources import is_whole_batch
 from resonance_toolkit._base.spread import spread
-from resonance_toolkit._base.take import AtMost, take
 from resonance_toolkit._base.undamaged import (
     check_digest,
     load_tensors,
@@ -180,6 +181,7 @@ __all__ = [
     "describe_tensors",
     "fit_class_loss",
     "index_rows",
+    "is_about_tensors",
     "leave_out_uncounted",
     "mean_over_positions",
     "name_inputs",

@@ -1,7 +1,7 @@
 """From the layers of a model to attachment points: how each is pooled, and how wide it is then."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -106,6 +106,9 @@ def _make_point(
     x = _check_layer_output(name, record, is_custom=callable(pool))
     output = LayerOutput(x, name, module)
     resolved_pool = resolve_pool(pool, output, root, record.n_patches, may_wait=may_wait)
+
+    if name in record.layer_items:
+        resolved_pool = replace(resolved_pool, item=record.layer_items[name])
 
     features = resolved_pool(x)
     n_samples = record.n_samples

@@ -27,7 +27,7 @@ from probes._model.sequences import (
     is_of_encoder,
     mask_of,
 )
-from resonance_toolkit import first_tensor, positions_that_count
+from resonance_toolkit import positions_that_count
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Capture:
     reentrant: bool = False  # whether a layer then ran without them
     nested_layer: str = ""  # a layer that yielded a nested tensor
     flat_layer: str = ""  # one that yielded fewer axes than it is pooled over
+    deep_layer: str = ""  # one that yielded positions where it had none when it was attached to
 
     features: dict[str, list[Tensor]] = field(default_factory=dict)
     edges: dict[str, list[GradientEdge]] = field(default_factory=dict)
@@ -156,6 +157,7 @@ class _OpeningHook(Hook):
         capture.reentrant = False
         capture.nested_layer = ""
         capture.flat_layer = ""
+        capture.deep_layer = ""
         capture.grad = torch.is_grad_enabled()
 
         if capture.listening or (module.training and capture.grad):
@@ -204,7 +206,7 @@ class _LayerHook(Hook):
             capture.reentrant = True
             return
 
-        x = first_tensor(output)
+        x = self.pool.choose_tensor(output)
         if x is None:
             return
 
@@ -213,7 +215,10 @@ class _LayerHook(Hook):
             return
 
         if not self.pool.fits(x):
-            capture.flat_layer = self.name
+            if self.pool.kind == "vector":
+                capture.deep_layer = self.name
+            else:
+                capture.flat_layer = self.name
             return
 
         masks = {"model": capture.call_counts, "decoder": capture.decoder_counts}

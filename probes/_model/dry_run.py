@@ -28,6 +28,7 @@ from resonance_toolkit import (
     is_sharded,
     preserving,
     preserving_rng,
+    sample_tensor,
 )
 
 
@@ -37,6 +38,7 @@ class ForwardRecord:
 
     n_samples: int
     layer_outputs: dict[str, Tensor | None] = field(default_factory=dict)
+    layer_items: dict[str, int] = field(default_factory=dict)  # where that is not the first tensor
     n_patches: int | None = None  # positions that a patch embedding gave
     output: Any = None
 
@@ -103,7 +105,13 @@ def _run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> ForwardR
     record = ForwardRecord(_count_samples(sample))
 
     def record_output(name: str, _: nn.Module, __: Any, output: Any) -> None:
-        record.layer_outputs[name] = first_tensor(output)
+        tensor = sample_tensor(output, record.n_samples)
+        record.layer_outputs[name] = tensor
+
+        # The number of samples is known here only: later passes look for the same item.
+        if tensor is not first_tensor(output):
+            is_chosen = [item is tensor for item in output]
+            record.layer_items[name] = is_chosen.index(True)
 
     def record_patches(_: nn.Module, __: Any, output: Any) -> None:
         record.n_patches = record.n_patches or output.shape[-2:].numel()

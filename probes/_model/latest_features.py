@@ -85,6 +85,12 @@ def _check_pass(capture: Capture, *, used: bool) -> None:
             "a callable `pool`"
         )
 
+    if capture.deep_layer:
+        raise RuntimeError(
+            f"layer {capture.deep_layer!r} gave more axes than the (sample, feature) that it had "
+            "when it was attached to: attach with a batch of this shape as `sample`"
+        )
+
     accepted_states = (PassState.READY, PassState.USED) if used else (PassState.READY,)
     if capture.state not in accepted_states:
         raise RuntimeError(capture.state.refusal)

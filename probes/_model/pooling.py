@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from resonance_toolkit import has_class_token
+from resonance_toolkit import first_tensor, has_class_token
 
 # What a user may ask for; "gap" (global average pooling) is another word for "mean".
 PoolName = Literal["auto", "cls", "mean", "gap", "flatten", "spatial"]
@@ -35,9 +35,18 @@ class Pool:
     channel: int = -1
     custom: CustomPool | None = None
     waits_for_targets: bool = False
+    item: int | None = None  # of several outputs the one that is pooled; None: the first tensor
+
+    def choose_tensor(self, output: Any) -> Tensor | None:
+        """Return the tensor of a layer's output that is pooled; None if it has none."""
+        if self.item is None:
+            return first_tensor(output)
+        return first_tensor(output[self.item])
 
     def fits(self, x: Tensor) -> bool:
-        """Tell whether an output has positions, if any are needed."""
+        """Tell whether an output has positions if any are needed, and none if it had none."""
+        if self.kind == "vector":
+            return x.dim() == 2
         needs_positions = self.kind in ("cls", "mean", "spatial")
         return x.dim() > max(2, self.channel) if needs_positions else True
 

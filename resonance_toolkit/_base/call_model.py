@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.data.forms import tensors_in
 from resonance_toolkit._base.facts import dtype_name, floating_dtype_of
 from resonance_toolkit._base.find_layers import unwrap
-from resonance_toolkit._base.forms import tensors_in
 from resonance_toolkit._base.showing import is_ours
 
 # What torch says where dtypes do not meet.
@@ -51,8 +51,8 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
             return model(*inputs)
         return model(inputs)
     except (RuntimeError, IndexError) as error:
-        # Not memory that runs out, nor what a hook of ours has to say.
-        if type(error) not in (RuntimeError, IndexError) or _is_raised_by_us(error):
+        # Nor is what a hook of ours has to say about the inputs.
+        if not is_about_tensors(error) or _is_raised_by_us(error):
             raise
         sentence = _dtype_sentence(model, inputs, error)
         if sentence is not None:
@@ -63,6 +63,23 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if sentence is None:
             raise
         raise TypeError(sentence) from error
+
+
+def is_about_tensors(error: Exception) -> bool:
+    """Tell whether torch may have raised an error about shapes or dtypes.
+
+    Not for memory that runs out, whose class is one of its own.
+
+    Examples:
+        >>> is_about_tensors(RuntimeError("shapes cannot be multiplied"))
+        True
+        >>> is_about_tensors(torch.OutOfMemoryError())
+        False
+    """
+    # Kernels that lack a dtype; a method without a body has another text, or none.
+    if type(error) is NotImplementedError:
+        return "not implemented for '" in str(error)
+    return type(error) in (RuntimeError, IndexError)
 
 
 def keywords_of_forward(model: nn.Module) -> frozenset[str] | None:

@@ -142,8 +142,15 @@ def sample_tensor(nest: Any, n_samples: int) -> Tensor | None:
     has_samples_second = first.dim() > 1 and first.shape[1] == n_samples
     if len(first) == n_samples or not is_divided or (has_samples_second and n_samples == 1):
         return first
-    candidates = (item for item in nest if isinstance(item, Tensor) and item.dim() > 1)
-    return next((item for item in candidates if len(item) == n_samples), first)
+
+    def has_samples_first(item: Any) -> bool:
+        if not isinstance(item, Tensor) or item.dim() < 2 or len(item) != n_samples:
+            return False
+
+        # The last state of a recurrent layer, (layer, sample, feature), may have as many layers.
+        return not (has_samples_second and item.shape[1] == n_samples)
+
+    return next((item for item in nest if has_samples_first(item)), first)
 
 
 def count_samples(nest: Any) -> int:

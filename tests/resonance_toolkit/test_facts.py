@@ -15,6 +15,7 @@ from resonance_toolkit import (
     is_compiled,
     is_sharded,
     name_of,
+    sample_tensor,
     text_table,
 )
 
@@ -110,3 +111,17 @@ def test_columns_of_a_table_are_aligned():
     rows = [("layer", "width"), ("a", "1024"), ("blocks.0", "")]
     assert text_table(rows).splitlines() == ["layer     width", "a         1024", "blocks.0"]
     assert text_table(rows, separator=" | ").splitlines()[1] == "a        | 1024"
+
+
+@pytest.mark.parametrize("n_samples", [2, 3, 16])
+def test_of_several_tensors_the_first_with_the_samples_first_is_taken(n_samples):
+    pixels = torch.ones(n_samples * 8, 16, 3)
+    patches = torch.ones(n_samples, 9, 5)
+    assert sample_tensor((pixels, patches), n_samples) is patches
+
+
+def test_the_last_state_of_a_recurrent_layer_is_not_taken_for_its_output():
+    # As many layers as samples, time first: what has the samples first is none of the output.
+    states, last_states = nn.GRU(3, 5, num_layers=2)(torch.ones(4, 2, 3))
+    assert last_states.shape[:2] == (2, 2)
+    assert sample_tensor((states, last_states), 2) is states

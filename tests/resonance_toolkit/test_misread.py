@@ -98,10 +98,13 @@ def test_samples_that_were_not_stacked_are_told_to_be(verb):
         VERBS[verb](small_net(), [(x, x[:3]) for x in X], loss=F.mse_loss)
 
 
-@pytest.mark.parametrize("form", ["pair", "list of batches", "mapping", "lists alone"])
+@pytest.mark.parametrize(
+    "form", ["pair", "lists in a pair", "list of batches", "mapping", "lists alone"]
+)
 def test_labels_in_a_python_list_are_a_tensor(form):
     data = {
         "pair": (X, Y.tolist()),
+        "lists in a pair": (X.tolist(), Y.tolist()),
         "list of batches": [(X[:4], Y[:4].tolist()), (X[4:], Y[4:].tolist())],
         "mapping": {"input": X, "labels": Y.tolist()},
         "lists alone": {"input": X.tolist(), "labels": Y.tolist()},
@@ -180,6 +183,15 @@ def test_images_of_bytes_get_a_sentence():
     images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"inputs of uint8 for .*x.to\(torch.float32\) / 255"):
         call_model(nn.Conv2d(3, 4, 3), images)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("first_layer", [nn.BatchNorm1d(4), nn.GELU(), nn.LayerNorm(4)])
+def test_bytes_get_a_sentence_whatever_kernel_refuses_them(verb, first_layer):
+    # Torch raises another class of errors where a kernel lacks a dtype.
+    model = nn.Sequential(first_layer, *small_net())
+    with pytest.raises(ValueError, match=r"^`data`: the forward pass failed on .* of uint8 for"):
+        VERBS[verb](model, ((X * 9).byte(), Y))
 
 
 def test_tokens_and_embeddings_get_a_sentence():

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resonance_toolkit._base.data.language_models import IGNORED_TARGET
 from resonance_toolkit._base.devices import widest_float
-from resonance_toolkit._base.language_models import IGNORED_TARGET
 from resonance_toolkit._base.losses.default_loss import align_classes, mean_over_positions
 
 # What transformers calls the scores of classes, and what torchvision calls those of pixels.

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resonance_toolkit._base.data.forms import tensors_in
 from resonance_toolkit._base.facts import dtype_name, name_of
-from resonance_toolkit._base.forms import tensors_in
 from resonance_toolkit._base.losses.per_sample import Loss
 
 

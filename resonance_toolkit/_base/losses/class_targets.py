@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resonance_toolkit._base.language_models import IGNORED_TARGET
+from resonance_toolkit._base.data.language_models import IGNORED_TARGET
 
 
 def extreme_classes(pieces: list[Tensor], ignored: int = IGNORED_TARGET) -> tuple[int, int]:

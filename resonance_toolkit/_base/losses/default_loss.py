@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 from torch.nn import functional as F
 
-from resonance_toolkit._base.forms import Batches, index_rows
-from resonance_toolkit._base.language_models import IGNORED_TARGET
+from resonance_toolkit._base.data.forms import Batches, index_rows
+from resonance_toolkit._base.data.language_models import IGNORED_TARGET
 from resonance_toolkit._base.losses.class_targets import (
     class_out_of_range,
     extreme_classes,

@@ -18,6 +18,7 @@ from resonance_toolkit import call_model, logits_of, take
 from tests.helpers import text_models
 from tests.helpers.nudging_by_hand import first, put_first
 from tests.helpers.state import snapshot
+from tests.helpers.two_streams import OfTwoStreams
 
 Pair = namedtuple("Pair", ["hidden", "note"])
 CLASSES = torch.tensor([0, 1, 2, 1])
@@ -228,35 +229,6 @@ def test_the_rest_of_an_output_is_the_same_objects_in_the_same_kind():
         assert any(
             item is value or (isinstance(item, tuple) and item[0] is value) for item in items
         )
-
-
-class TwoStreams(nn.Module):
-    """The pixels of all patches, samples and patches on one axis, and one row a sample."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(3, 3)
-        self.outer = nn.Linear(12, 5)
-        self.back = nn.Linear(5, 5)
-
-    def forward(self, streams):
-        pixels, rows = streams
-        pixels = pixels + self.inner(pixels).tanh()
-        rows = self.back(rows + self.outer(pixels.reshape(len(rows), -1))).tanh()
-        return pixels, rows
-
-
-class OfTwoStreams(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(TwoStreams() for _ in range(2))
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, x):
-        streams = (x.reshape(-1, 3), x.new_zeros(len(x), 5))
-        for block in self.blocks:
-            streams = block(streams)
-        return self.head(streams[1])
 
 
 @pytest.mark.parametrize("batch_size", [4, 3, 1])

@@ -11,7 +11,9 @@ import torchvision
 from torch import nn
 
 import probes
+from tests.helpers.probe_reference import layer_loss, weights_of
 from tests.helpers.state import snapshot
+from tests.helpers.two_streams import OfTwoStreams
 
 
 def tv(name, **settings):
@@ -35,6 +37,7 @@ ZOO = {
     "timm ConvNeXt": (tm("convnext_atto"), "stages.*", ("mean", 320)),
     "timm CoAtNet": (tm("coatnet_nano_rw_224"), "stages.*", ("mean", 512)),
     "timm Mixer": (tm("mixer_s32_224"), "blocks.*", ("mean", 512)),
+    "timm TNT": (tm("tnt_s_patch16_224", depth=2), "blocks.*", ("cls", 384)),
     "timm CaiT": (tm("cait_xxs24_224", depth=2), "blocks.*", ("mean", 192)),
     "timm ResNet": (tm("resnet18"), "layer[1-4]", ("mean", 512)),
     "timm PVT": (tm("pvt_v2_b0"), "stages.*", ("mean", 256)),
@@ -245,3 +248,21 @@ def test_nested_tensors_of_a_transformer_encoder():
         finally:
             torch.backends.mha.set_fastpath_enabled(True)
         torch.testing.assert_close(probe.loss(y), expected.detach())
+
+
+@pytest.mark.parametrize("n_samples", [2, 5])  # as many as the dry run had, and others
+def test_of_two_tensors_the_one_with_the_samples_first_is_probed(n_samples):
+    model = OfTwoStreams().double()
+    probe = probes.attach(model, "blocks.*", n=2, sample=torch.zeros(2, 4, 3).double())
+    x = torch.randn(n_samples, 4, 3).double()
+    y = torch.arange(n_samples) % 3
+    model(x)
+    loss = probe.loss(y)
+
+    # By hand: the rows of each block are the features.
+    streams = (x.reshape(-1, 3), x.new_zeros(n_samples, 5))
+    expected = torch.zeros(())
+    for name, block in model.blocks.named_children():
+        streams = block(streams)
+        expected = expected + layer_loss(streams[1], weights_of(probe, f"blocks.{name}"), y, "bce")
+    torch.testing.assert_close(loss, expected.double(), rtol=1e-12, atol=0)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import probes
+from tests.helpers.probe_reference import layer_loss, weights_of
 from tests.helpers.state import snapshot
 
 
@@ -187,3 +188,20 @@ def test_losses_that_are_not_scalars_and_targets_that_train_are_refused():
     model(x)
     with pytest.raises(ValueError, match="targets without gradient"):
         probe.loss(torch.rand(2, 3, requires_grad=True))
+
+
+def test_a_layer_of_vectors_that_yields_positions_is_told():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+    probe = probes.attach(model, "0", n=2)
+    model(torch.randn(2, 5, 4))
+    with pytest.raises(RuntimeError, match=r"'0' gave more axes than .* as `sample`"):
+        probe.loss(torch.tensor([0, 1]))
+    with pytest.raises(RuntimeError, match=r"'0' gave more axes than .* as `sample`"):
+        probe.evaluate((torch.randn(2, 5, 4), torch.tensor([0, 1])))
+
+    # The cure: the layer is pooled over its positions.
+    x, y = torch.randn(2, 5, 4), torch.tensor([0, 1])
+    cured = probes.attach(model, "0", n=2, sample=x)
+    model(x)
+    expected = layer_loss(model[0](x).mean(1), weights_of(cured, "0"), y, "bce")
+    torch.testing.assert_close(cured.loss(y), expected)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map, tree_map_only, tree_structure
 
 from resonance_toolkit._base.checks import check_whole
+from resonance_toolkit._base.data.forms import Batch, Batches, check_finite_targets, tensors_in
+from resonance_toolkit._base.data.sources import Request, draw_batches
 from resonance_toolkit._base.devices import device_of, devices_of
 from resonance_toolkit._base.facts import count_samples
-from resonance_toolkit._base.forms import Batch, Batches, check_finite_targets, tensors_in
 from resonance_toolkit._base.preserving import preserving_rng, seed_generators
 from resonance_toolkit._base.showing import warn_user
-from resonance_toolkit._base.sources import Request, draw_batches
 
 # Samples that are collated at a time where the caller wants all in one batch: a stream must be read
 # in pieces, since its length is unknown.

@@ -48,7 +48,7 @@ def as_pair(
     else:
         raise TypeError(_not_a_pair(batch))
 
-    inputs = as_tensors(_read_columns(inputs), numpy_dtype)
+    inputs = as_tensors(_read_columns(read_numbers(inputs)), numpy_dtype)
     pair = inputs, as_tensors(read_numbers(targets))
     _check_sizes(pair)
     return pair

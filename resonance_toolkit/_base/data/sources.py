@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from resonance_toolkit._base.call_model import keywords_of_forward
-from resonance_toolkit._base.facts import count_samples, floating_dtype_of
-from resonance_toolkit._base.forms import (
+from resonance_toolkit._base.data.forms import (
     LABEL_NAMES,
     Batch,
     are_numbers,
@@ -27,12 +26,13 @@ from resonance_toolkit._base.forms import (
     is_pair,
     is_scalar,
 )
-from resonance_toolkit._base.language_models import (
+from resonance_toolkit._base.data.language_models import (
     are_inputs_themselves,
     predicts_next_token,
     shift_labels,
     with_decoder_inputs,
 )
+from resonance_toolkit._base.facts import count_samples, floating_dtype_of
 
 Collate = Callable[[list[Any]], Any]
 
