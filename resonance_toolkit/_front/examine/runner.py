@@ -5,8 +5,9 @@ planned        what passes cost, how large each part is               kept in th
 each part      done | not applicable | refused | failed               kept in the store
                out of time | interrupted                              tried again after a resume
 
-The training experiment comes last: its size is the only one that can still change when time turns
-out to be short, and so it takes what the others leave.
+The training experiment comes after the others: its size is the only one that can still change when
+time turns out to be short, and so it takes what they leave. A part that even at its smallest takes
+far more than its share waits until then.
 """
 
 import math
@@ -47,6 +48,9 @@ from resonance_toolkit._front.examine.work import (
 
 Outcomes = dict[str, Outcome]
 
+# A part that takes so many times its share waits for the others.
+_PATIENCE = 1.5
+
 
 def run_parts(subject: Subject, store: Store, clock: Clock) -> xr.DataTree:
     """Measure every part that was asked for, and return the tree."""
@@ -86,7 +90,7 @@ def _run_all(
 ) -> None:
     """Run what is not finished, and note what each part came to."""
     is_interrupted = False
-    for part in _in_order(subject.settings.parts):
+    for part in _in_order(plan):
         earlier = outcomes.get(part)
         if earlier is not None and earlier.status in FINAL:
             continue
@@ -107,8 +111,15 @@ def _run_all(
         is_interrupted |= outcomes[part].status == "interrupted"
 
 
-def _in_order(parts: tuple[str, ...]) -> list[str]:
-    return sorted(parts, key=lambda part: part == "response")
+def _in_order(plan: Plan) -> list[str]:
+    """Parts that keep their share of the time, the experiment, and those that do not."""
+
+    def rank(part: str) -> int:
+        if part == "response":
+            return 1
+        return 2 if plan.estimates[part] > _PATIENCE * plan.shares[part] else 0
+
+    return sorted(plan.sizes, key=rank)
 
 
 def _run_part(work: Work, earlier: Outcome | None) -> Outcome:
@@ -262,7 +273,7 @@ def _understand_layers(subject: Subject, store: Store) -> None:
             reason = sentence_of(error)
 
     with preserving(subject.model), evaluating(subject.model):
-        targets = subject.loss.describe(subject.model, subject.first(N_TRIED))
+        targets = subject.describe_targets(subject.first(N_TRIED))
     store.facts |= {
         "layers": names,
         "layers_reason": reason,

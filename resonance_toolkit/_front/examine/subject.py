@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,7 @@ class Subject:
         loss: The main loss.
         n_available: Samples that there are, of those that any part may draw.
         few_held_out: Some samples of those that the user holds out; empty if none are given.
+        only_class: The only class among all that are drawn; None if there are several, or none.
     """
 
     model: nn.Module
@@ -85,6 +86,7 @@ class Subject:
     loss: MainLoss
     n_available: int
     few_held_out: Batches
+    only_class: int | None = None
     _drawn: dict[int, Batches] = field(default_factory=dict)
 
     @property
@@ -150,6 +152,13 @@ class Subject:
             raise ValueError("`held_out`: expected samples with targets, none of them counts")
         return counted
 
+    def describe_targets(self, batch: tuple[Any, Any]) -> str:
+        """Say what targets mean, of which a batch is an example."""
+        meaning = self.loss.describe(self.model, batch)
+        if self.only_class is not None:
+            meaning += f"; only class {self.only_class} occurs in them"
+        return meaning
+
     def copy_model(self) -> nn.Module:
         """Return a model of the same weights that may be trained.
 
@@ -177,7 +186,11 @@ class Subject:
         """Attach branches to the model, or to a copy of it, at the layers that were asked for."""
         settings = self.settings
         sample, _ = self.first(2)
-        loss = {} if self.branch_loss is None else {"loss": self._branch_loss_as_mean}
+        own_loss = self.branch_loss
+        loss: dict[str, Any] = {}
+        if own_loss is not None:
+            # One number for all rows, whether the user's loss gives one or a number for each.
+            loss["loss"] = lambda logits, y: torch.as_tensor(call_loss(own_loss, logits, y)).mean()
         if listen_only:
             return probes.attach(
                 model, self.layers, listen_only=True, sample=sample, seed=seed, **loss
@@ -198,9 +211,6 @@ class Subject:
         if loss is None or not is_real or self.loss.calls_model:
             return None
         return None if name_of(loss) in _LOSSES_OVER_CLASSES else loss
-
-    def _branch_loss_as_mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return torch.as_tensor(call_loss(self.branch_loss, outputs, targets)).mean()
 
     def find_modules(self) -> tuple[dict[str, nn.Module], str]:
         """The layers by name, and why these."""
@@ -237,7 +247,10 @@ def understand(model: nn.Module, data: Any, settings: Settings) -> Subject:
     few = index_rows(first_inputs, rows), index_rows(first_targets, rows)
     n_available = sum(count_samples(batch) for batch in drawn)
 
-    subject = Subject(model, data, settings, few, loss, n_available, [], {most: drawn})
+    only_class = _find_only_class(drawn, loss)
+    subject = Subject(model, data, settings, few, loss, n_available, [], only_class, {most: drawn})
+    if isinstance(settings.alpha, Mapping):
+        _check_alpha_by_layer(subject)
     if settings.holds_out_data:
         subject.few_held_out = subject.draw_held_out(_FEW_SAMPLES)
     return subject
@@ -295,6 +308,24 @@ def output_shapes(subject: Subject, inputs: Any, modules: dict[str, nn.Module]) 
         for handle in handles:
             handle.remove()
     return shapes
+
+
+def _check_alpha_by_layer(subject: Subject) -> None:
+    try:
+        subject.attach_branches(subject.model, subject.settings.seed).detach()
+    except (ValueError, TypeError) as error:
+        # Whatever else is wrong with branches, the parts that need them say.
+        if str(error).startswith("`alpha`"):
+            raise
+
+
+def _find_only_class(batches: Batches, loss: MainLoss) -> int | None:
+    classes: set[int] = set()
+    for _, targets in batches:
+        if not isinstance(targets, Tensor) or targets.is_floating_point():
+            return None
+        classes |= set(targets.unique().tolist()) - {loss.ignored}
+    return int(classes.pop()) if len(classes) == 1 else None
 
 
 def _digest_of_words(words: Iterable[str]) -> str:

@@ -97,7 +97,7 @@ def _make_root(
         targets=store.facts["targets"],
         n_samples=subject.n_available,
     )
-    root.attrs |= judge(response, reason).as_attributes()
+    root.attrs |= judge(response, reason, subject.only_class).as_attributes()
     return root
 
 

@@ -71,12 +71,13 @@ class Verdict:
         }
 
 
-def judge(response: xr.Dataset | None, reason: str = "") -> Verdict:
+def judge(response: xr.Dataset | None, reason: str = "", only_class: int | None = None) -> Verdict:
     """Judge an experiment.
 
     Args:
         response: The node `/response`; None if there is none.
         reason: Why there is none.
+        only_class: The only class among the targets, if there is but one.
     """
     if response is None:
         because = reason or "the part `response` was not asked for"
@@ -100,6 +101,13 @@ def judge(response: xr.Dataset | None, reason: str = "") -> Verdict:
 
     difference = difference_of(response, measure)
     text = _describe(measure, difference, response)
+    if only_class is not None:
+        return _undecided(
+            f"Only class {only_class} occurs among the targets, so that a model has nothing to "
+            f"tell apart: {text}.",
+            measure,
+            "`data` of several classes",
+        )
     if len(difference.by_seed) < 2:
         return _undecided(
             f"One seed tells no effect from chance: {text}.",

@@ -60,7 +60,7 @@ def _measure_model(work: Work) -> xr.Dataset:
     inputs, _ = few
     with preserving(model), preserving_rng(devices_of(model)), evaluating(model):
         measured = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
-        meaning = subject.loss.describe(model, few)
+        meaning = subject.describe_targets(few)
         with torch.no_grad():
             forward_seconds = seconds_for(lambda: call_model(model, inputs))
     flops = _count_flops(subject, inputs)
