@@ -11,14 +11,16 @@ hour). A table of every goal beside its bar comes last.
 import argparse
 import contextlib
 import copy
+import functools
 import statistics
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import landscape
@@ -234,10 +236,10 @@ def measure_curvature(args: argparse.Namespace) -> list[Goal]:
     print_critical_sharpness(rounds=2 if args.quick else 15)
 
     return [
-        Goal("product with the Hessian: forward passes", n_passes, "at most", 3.0),
+        Goal("product with the Hessian: forward passes", n_passes, "at most", 2.6),
         Goal("top 5 to 1e-3, MLP on digits: products", n_products, "at most", 15.0),
         *(
-            Goal(f"top 5 to 1e-3, whole call: times faster than {peer}", ratio, "at least", 1.0)
+            Goal(f"eigenvalues: times faster than {peer}", ratio, "at least", 1.0)
             for peer, ratio in speed_ups.items()
         ),
     ]
@@ -246,7 +248,7 @@ def measure_curvature(args: argparse.Namespace) -> list[Goal]:
 def compare_products(rounds: int) -> float:
     """Print what a product costs here and elsewhere; return ours, in forward passes."""
     # Enough samples that drawing a probe, which is no part of a product, hardly counts.
-    data = networks.random_images(4 * N_SAMPLES)
+    data = networks.random_images(8 * N_SAMPLES)
     model = networks.narrow_mlp().eval()
 
     def estimate_trace(n_probes: int) -> None:
@@ -268,7 +270,7 @@ def compare_products(rounds: int) -> float:
         "few products": lambda: estimate_trace(1),
         "many products": lambda: estimate_trace(1 + N_PRODUCTS),
     }
-    for peer in (peers.pyhessian, peers.curvlinops):
+    for peer in (peers.pyhessian, peers.curvlinops, peers.hessian_eigenthings):
         with contextlib.suppress(ImportError):
             ways[peer.__name__] = peer(copy.deepcopy(model), data)
 
@@ -278,7 +280,7 @@ def compare_products(rounds: int) -> float:
     print("  product with the Hessian, MLP of 218k parameters, in forward passes")
     for name in times:
         if name != "forward":
-            print(f"    {name:12s} {timing.ratio(times, name, 'forward')}")
+            print(f"    {name:20s} {timing.ratio(times, name, 'forward')}")
 
     return statistics.median(times["ours"] / times["forward"])
 
@@ -313,7 +315,11 @@ def count_products_of_eigenvalues() -> int:
 
 
 def compare_eigenvalues(rounds: int) -> dict[str, float]:
-    """How many times faster the five largest eigenvalues come than from each peer, whole calls."""
+    """How many times faster whole calls are than each peer's, for the same eigenvalues.
+
+    Tools stop by rules of their own. So each is given the least effort with which none of its
+    residuals `||H v - value v||` is larger than the largest of ours.
+    """
     images, labels = networks.digits()
     torch.manual_seed(0)
     model = networks.paper_mlp(inputs=64)
@@ -321,24 +327,75 @@ def compare_eigenvalues(rounds: int) -> dict[str, float]:
     model.eval()
     data = images[:N_SAMPLES].flatten(1), labels[:N_SAMPLES]
 
-    def ours() -> None:
-        landscape.curvature(
-            model, data, samples=None, k=5, tolerance=1e-3, trace_probes=0, density_runs=0
+    def largest() -> xr.Dataset:
+        return landscape.curvature(
+            model, data, samples=None, ends="largest", trace_probes=0, density_runs=0
         )
 
-    ways: dict[str, Callable[[], object]] = {"ours": ours}
-    for peer in (peers.pyhessian_eigenvalues, peers.curvlinops_eigenvalues):
+    def both_ends() -> xr.Dataset:
+        return landscape.curvature(model, data, samples=None, trace_probes=0, density_runs=0)
+
+    # Peer: what it does, what of ours does the same, and efforts, the least first.
+    tolerances = np.logspace(0, -7, 29).tolist()
+    steps = list(range(10, 50))
+    cases = {
+        "pyhessian": (peers.pyhessian_eigenpairs, "largest", tolerances),
+        "curvlinops": (peers.curvlinops_eigenpairs, "largest", tolerances),
+        "hessian-eigenthings": (peers.hessian_eigenthings_eigenpairs, "largest", steps),
+        "curvlinops, both ends": (peers.curvlinops_both_ends, "both ends", tolerances),
+    }
+    residuals = {
+        "largest": float(largest()["largest_residual"].max()),
+        "both ends": float(both_ends()[["largest_residual", "smallest_residual"]].to_array().max()),
+    }
+
+    ways: dict[str, Callable[[], object]] = {"largest": largest, "both ends": both_ends}
+    for name, (peer, ours, efforts) in cases.items():
         with contextlib.suppress(ImportError):
-            ways[peer.__name__.partition("_")[0]] = peer(copy.deepcopy(model), data)
+            effort = least_effort(peer, model, data, efforts, residuals[ours])
+            ways[name] = functools.partial(peer, copy.deepcopy(model), data, effort)
+            print(f"  {name}: effort {effort:.3g} for residuals of {residuals[ours]:.2g}")
 
     times = timing.interleaved(ways, rounds=rounds, warmup=1)
-    print("  five eigenvalues at both ends (peers: the largest) to 1e-3, MLP on digits")
-    for name in times:
-        if name != "ours":
-            print(f"    {name:12s} {timing.ratio(times, name, 'ours')}")
-    return {
-        name: statistics.median(times[name] / times["ours"]) for name in times if name != "ours"
-    }
+    print("  five eigenvalues to the same residual, whole calls beside ours, MLP on digits")
+    speed_ups = {}
+    for name, (_, ours, _) in cases.items():
+        if name in times:
+            print(f"    {name:22s} {timing.ratio(times, name, ours)}")
+            speed_ups[name] = float(np.median(times[name] / times[ours]))
+    return speed_ups
+
+
+def least_effort(
+    peer: Callable[[nn.Module, Data, float], peers.Pairs],
+    model: nn.Module,
+    data: Data,
+    efforts: list[float],
+    residual: float,
+) -> float:
+    """The first of the efforts with which a peer's residuals are small enough."""
+    for effort in efforts:
+        values, vectors = peer(copy.deepcopy(model), data, effort)
+        if largest_residual(model, data, values, vectors) <= residual:
+            return effort
+    raise RuntimeError(f"{peer.__name__} does not come to residuals of {residual:.2g}")
+
+
+def largest_residual(model: nn.Module, data: Data, values: Tensor, vectors: Tensor) -> float:
+    """The largest `||H v - value v||` of unit vectors, by differentiating twice."""
+    inputs, targets = data
+    params = list(model.parameters())
+    loss = F.cross_entropy(model(inputs), targets)
+    slopes = torch.autograd.grad(loss, params, create_graph=True)
+    slope = torch.cat([piece.flatten() for piece in slopes])
+
+    lengths = []
+    for value, vector in zip(values, vectors, strict=True):
+        unit = (vector / vector.norm()).float()
+        pieces = torch.autograd.grad(slope, params, unit, retain_graph=True)
+        product = torch.cat([piece.flatten() for piece in pieces])
+        lengths.append((product - value.float() * unit).norm().item())
+    return max(lengths)
 
 
 def print_critical_sharpness(rounds: int) -> None:

@@ -2,13 +2,17 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import timing
 from networks import Data
+
+# Eigenvalues, and unit eigenvectors as rows.
+Pairs = tuple[Tensor, Tensor]
 
 
 def random_plane(model: nn.Module, data: Data, size: int) -> float:
@@ -59,29 +63,59 @@ def curvlinops(model: nn.Module, data: Data) -> Callable[[], object]:
     return lambda: operator @ vector
 
 
-def pyhessian_eigenvalues(model: nn.Module, data: Data) -> Callable[[], object]:
-    """Pyhessian's five largest eigenvalues to 1e-3, by power iteration and deflation."""
+def hessian_eigenthings(model: nn.Module, data: Data) -> Callable[[], object]:
+    """One product with the Hessian, by hessian-eigenthings' operator."""
+    operator = _eigenthings_operator(model, data)
+    vector = torch.randn(operator.size)
+    return lambda: operator.matvec(vector)
+
+
+def pyhessian_eigenpairs(model: nn.Module, data: Data, tolerance: float) -> Pairs:
+    """Five eigenvalues of largest magnitude by pyhessian: power iteration and deflation."""
     from pyhessian import hessian
 
-    loss = nn.CrossEntropyLoss()
-    return lambda: hessian(model, loss, data=data, cuda=False).eigenvalues(
-        top_n=5, tol=1e-3, maxIter=1000
-    )
+    torch.manual_seed(0)
+    operator = hessian(model, nn.CrossEntropyLoss(), data=data, cuda=False)
+    values, vectors = operator.eigenvalues(top_n=5, tol=tolerance, maxIter=1000)
+    flat_vectors = [torch.cat([piece.flatten() for piece in vector]) for vector in vectors]
+    return torch.tensor(values), torch.stack(flat_vectors)
 
 
-def curvlinops_eigenvalues(model: nn.Module, data: Data) -> Callable[[], object]:
-    """The five largest eigenvalues of curvlinops' operator, to 1e-3, by scipy's ARPACK."""
+def curvlinops_eigenpairs(model: nn.Module, data: Data, tolerance: float) -> Pairs:
+    """The five largest eigenvalues of curvlinops' operator by scipy's ARPACK."""
+    return _arpack(model, data, tolerance, k=5, which="LA")
+
+
+def curvlinops_both_ends(model: nn.Module, data: Data, tolerance: float) -> Pairs:
+    """Five eigenvalues at each end of curvlinops' operator by scipy's ARPACK."""
+    return _arpack(model, data, tolerance, k=10, which="BE")
+
+
+def hessian_eigenthings_eigenpairs(model: nn.Module, data: Data, n_steps: float) -> Pairs:
+    """The five largest eigenvalues by hessian-eigenthings: so many steps of Lanczos' method."""
+    from hessian_eigenthings import lanczos
+
+    operator = _eigenthings_operator(model, data)
+    found = lanczos(operator, k=5, which="LA", max_iter=int(n_steps), seed=0)
+    return found.eigenvalues, found.eigenvectors
+
+
+def _arpack(model: nn.Module, data: Data, tolerance: float, *, k: int, which: str) -> Pairs:
     from curvlinops import HessianLinearOperator
     from scipy.sparse.linalg import eigsh
 
-    def compute() -> object:
-        operator = HessianLinearOperator(
-            model,
-            nn.CrossEntropyLoss(),
-            list(model.parameters()),
-            [data],
-            check_deterministic=False,
-        )
-        return eigsh(operator.to_scipy(), k=5, which="LA", tol=1e-3, return_eigenvectors=False)
+    operator = HessianLinearOperator(
+        model,
+        nn.CrossEntropyLoss(),
+        list(model.parameters()),
+        [data],
+        check_deterministic=False,
+    )
+    values, vectors = eigsh(operator.to_scipy(), k=k, which=which, tol=tolerance)
+    return torch.from_numpy(values), torch.from_numpy(vectors.T)
 
-    return compute
+
+def _eigenthings_operator(model: nn.Module, data: Data) -> Any:
+    from hessian_eigenthings import HessianOperator, supervised_loss
+
+    return HessianOperator(model, [data], supervised_loss(nn.CrossEntropyLoss()))

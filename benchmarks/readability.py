@@ -4,8 +4,8 @@
 
 A thermometer, not a gate: nothing fails by it. A body is what follows a function's docstring. A
 comment counts if it has a line to itself. Where a function has more than six parameters and is not
-public (no package lists it, or its class, in `__all__`), its values probably want to be one small
-dataclass.
+public (no package lists it, or its class, in `__all__`, nor is it one of the front door), its
+values probably want to be one small dataclass.
 """
 
 import argparse
@@ -104,15 +104,20 @@ def read_functions(path: Path) -> Iterator[Function]:
 
 @cache
 def read_exported_names(package: str) -> frozenset[str]:
-    """The strings of `__all__` in a package's `__init__.py`."""
+    """The strings of `__all__` in a package's `__init__.py`, and the names of its front door."""
     init = ROOT / package / "__init__.py"
     if not init.is_file():
         return frozenset()
 
+    names: set[str] = set()
     for node in ast.parse(init.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return frozenset(ast.literal_eval(node.value))
-    return frozenset()
+            names.update(ast.literal_eval(node.value))
+
+        # A dictionary from names to the files that they are loaded from, on first use.
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_FRONT_DOOR":
+            names.update(ast.literal_eval(node.value))
+    return frozenset(names)
 
 
 def _body_lines(

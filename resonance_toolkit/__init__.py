@@ -46,7 +46,7 @@ from resonance_toolkit._base.data.language_models import (
 )
 from resonance_toolkit._base.data.padding import name_inputs, positions_that_count
 from resonance_toolkit._base.data.sources import is_whole_batch
-from resonance_toolkit._base.data.take import AtMost, take
+from resonance_toolkit._base.data.take import AtMost, streaming_inputs, take
 from resonance_toolkit._base.devices import (
     all_accelerators,
     device_of,
@@ -58,6 +58,7 @@ from resonance_toolkit._base.drawing import (
     Title,
     colors_by_order,
     label_places,
+    label_rows,
     legend_outside,
     thin_out,
     title_text,
@@ -204,6 +205,7 @@ __all__ = [
     "widest_float",
     "is_whole_batch",
     "keywords_of_forward",
+    "streaming_inputs",
     "take",
     # Guards
     "evaluating",
@@ -233,6 +235,7 @@ __all__ = [
     "Title",
     "colors_by_order",
     "label_places",
+    "label_rows",
     "legend_outside",
     "new_axes",
     "thin_out",

@@ -4,12 +4,15 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from resonance_toolkit import Title, write_figure_title
+
 
 def plot_maps(
     maps: xr.Dataset,
     images: ArrayLike | None = None,
     *,
     sample: int = 0,
+    title: Title = False,
     axes: NDArray[Any] | None = None,
     **style: Any,
 ) -> NDArray[Any]:
@@ -24,6 +27,7 @@ def plot_maps(
         images: `(sample, channel, height, width)`, drawn below the attention and alone in a column
             of its own. Any range of values: each image is stretched to its full contrast.
         sample: Which one.
+        title: Above the figure: a text, or True for what the attributes say.
         axes: `(row, column)`: where to draw, one column for each layer, and with `images` one more.
         style: For `Axes.imshow` of the attention.
 
@@ -70,6 +74,7 @@ def plot_maps(
     if picture is not None:
         label = str(maps["weight"].attrs.get("long_name", "attention weight"))
         axes[0, 0].figure.colorbar(picture, ax=axes, label=label, shrink=min(1.0, 2 / shape[0]))
+    write_figure_title(list(axes.flat), title, maps)
     return axes
 
 

@@ -5,6 +5,17 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from resonance_toolkit import (
+    Title,
+    colors_by_order,
+    label_places,
+    legend_outside,
+    thin_out,
+    write_figure_title,
+)
+
+_CYCLE = 10  # colours, which the eleventh curve would begin anew
+
 
 def plot_statistics(
     statistics: xr.Dataset,
@@ -12,6 +23,7 @@ def plot_statistics(
     names: Sequence[str] = ("entropy", "coverage", "peak", "gini"),
     x: str = "step",
     hue: str | None = None,
+    title: Title = False,
     axes: NDArray[Any] | None = None,
     **style: Any,
 ) -> NDArray[Any]:
@@ -24,6 +36,7 @@ def plot_statistics(
         x: The dimension along the horizontal axis: "step", or "layer".
         hue: The dimension that tells the curves of a panel apart, such as plain and asymmetric
             training.
+        title: Above the figure: a text, or True for what the attributes say.
         axes: As many as names; in any shape.
         style: For every curve.
 
@@ -65,29 +78,35 @@ def plot_statistics(
         averaged_dims = [dim for dim in variable.dims if dim not in (x, hue)]
         curve = variable.mean(averaged_dims, keep_attrs=True)
         settings: dict[str, Any] = {"marker": "o", "markersize": 3} | style
+        if hue is not None and curve.sizes[hue] > _CYCLE:
+            ax.set_prop_cycle(color=colors_by_order(curve.sizes[hue]))
         lines = curve.plot.line(x=x, hue=hue, ax=ax, add_legend=False, **settings)
 
         ax.set_title("")
-        if x == "layer":
-            for label in ax.get_xticklabels():
-                label.set(rotation=60, ha="right", rotation_mode="anchor", fontsize="small")
         ax.set_xlabel(str(statistics[x].attrs.get("long_name", x)))
 
     if hue is not None:
-        _add_legend(axes.flat[0], lines, statistics[hue], outside=is_own_figure)
+        beside = axes.flat[min(len(names), axes.shape[-1]) - 1]  # the last panel of the first row
+        _add_legend(beside, lines, statistics[hue], is_own_figure=is_own_figure)
+    if x == "layer":
+        for ax in axes.flat[: len(names)]:
+            label_places(ax, [str(layer) for layer in statistics["layer"].values])
     for ax in axes.flat[len(names) :]:
         ax.set_axis_off()
+    write_figure_title(list(axes.flat), title, statistics)
     return np.asarray(axes)
 
 
-def _add_legend(ax: Any, lines: Sequence[Any], hue: xr.DataArray, *, outside: bool) -> None:
-    # One for all panels, where it hides no curve; a figure of the user's has a place of its own.
-    names = [str(value) for value in hue.values]
+def _add_legend(ax: Any, lines: Sequence[Any], hue: xr.DataArray, *, is_own_figure: bool) -> None:
+    # One for all panels, where it hides no curve. Of very many curves some are named.
+    named = thin_out(len(lines))
+    names = [str(hue.values[index]) for index in named]
+    lines = [lines[index] for index in named]
     title = str(hue.attrs.get("long_name", hue.name))
-    if outside:
+    if is_own_figure:
         ax.figure.legend(lines, names, title=title, loc="outside upper center", ncols=4)
     else:
-        ax.legend(lines, names, title=title)
+        legend_outside(ax, handles=lines, labels=names, title=title, title_fontsize="small")
 
 
 def _check_variables(statistics: xr.Dataset, names: Sequence[str], dims: list[str]) -> None:

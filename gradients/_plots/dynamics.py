@@ -5,18 +5,25 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from resonance_toolkit import Title, legend_outside, write_title
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def plot_dynamics(
-    traces: Mapping[str, xr.Dataset], *, axes: Sequence[Axes] | None = None, **style: Any
+    traces: Mapping[str, xr.Dataset],
+    *,
+    title: Title = False,
+    axes: Sequence[Axes] | None = None,
+    **style: Any,
 ) -> Sequence[Axes]:
     """Draw losses and gradient norms along training, as one column of figure 7 of the paper.
 
     Args:
         traces: By label, such as "plain" and "asymmetric", each as made by `Trace`, with one loss
             or two, at the parameter level.
+        title: A text, or True for what the attributes of the first trace say.
         axes: Two of them, for losses and norms; a new figure by default.
         style: Passed on to `Axes.plot`.
 
@@ -56,6 +63,7 @@ def plot_dynamics(
     norm_axes.set_ylabel("norm of the whole gradient")
     norm_axes.set_yscale("log")
     norm_axes.set_xlabel("optimizer updates")
+    write_title(loss_axes, title, next(iter(traces.values())))
     for ax in (loss_axes, norm_axes):
-        ax.legend()
+        legend_outside(ax)
     return [loss_axes, norm_axes]

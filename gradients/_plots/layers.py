@@ -7,17 +7,20 @@ import xarray as xr
 
 from gradients._checks import check_recorded
 from gradients._layer_names import layer_label
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, label_rows, new_axes, write_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_layers(trace: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
+def plot_layers(
+    trace: xr.Dataset, *, title: Title = False, ax: Axes | None = None, **style: Any
+) -> Axes:
     """Draw the cosine of each layer at each sampled step, as a map; grey where undefined.
 
     Args:
         trace: With `cosine (step, layer)`; `regroup` it first if it has very many layers.
+        title: A text, or True for what the attributes say.
         ax: Where to draw; a new figure, as high as there are layers, by default.
         style: Passed on to `Axes.pcolormesh`.
 
@@ -47,9 +50,8 @@ def plot_layers(trace: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> A
         cosine["step"].values, rows, np.ma.masked_invalid(cosine.values), **defaults | style
     )
 
-    labels = [layer_label(str(name)) for name in cosine["layer"].values]
-    ax.set_yticks(rows, labels, fontsize=8)
-    ax.invert_yaxis()  # the first layer on top
+    label_rows(ax, [layer_label(str(name)) for name in cosine["layer"].values])
     ax.set_xlabel("optimizer updates")
     ax.figure.colorbar(mesh, ax=ax, label="cosine of main and auxiliary gradients")
+    write_title(ax, title, trace)
     return ax

@@ -7,7 +7,14 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from gradients._layer_names import layer_label
-from resonance_toolkit import Title, check_choice, legend_outside, new_axes, thin_out, write_title
+from resonance_toolkit import (
+    Title,
+    check_choice,
+    label_rows,
+    legend_outside,
+    new_axes,
+    write_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,9 +77,7 @@ def plot_noise(
         ax.axvline(0, color="black", linewidth=0.8, zorder=1)
     ax.axhline(0.5, color="0.6", linewidth=0.8)  # between the whole and its parts
 
-    shown = thin_out(len(rows), _MOST_NAMES)
-    ax.set_yticks(shown, [rows[i] for i in shown], fontsize="small")
-    ax.set_ylim(len(rows) - 0.4, -0.6)
+    label_rows(ax, rows)
     ax.set_xlabel(_describe(noise, name))
     ax.grid(axis="x", alpha=0.3)
     write_title(ax, title, noise)

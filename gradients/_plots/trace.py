@@ -5,19 +5,27 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from gradients._checks import check_recorded
-from resonance_toolkit import check_whole, new_axes
+from resonance_toolkit import Title, check_whole, legend_outside, new_axes, write_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_trace(trace: xr.Dataset, *, smooth: int = 1, ax: Axes | None = None, **style: Any) -> Axes:
+def plot_trace(
+    trace: xr.Dataset,
+    *,
+    smooth: int = 1,
+    title: Title = False,
+    ax: Axes | None = None,
+    **style: Any,
+) -> Axes:
     """Draw the cosine over all shared parameters along training, as figure 3 of the paper.
 
     Args:
         trace: With `cosine_total (step)`; one curve per entry of one further dimension, such as
             the architecture.
         smooth: Sampled steps to average over, around each; what was measured stays behind, pale.
+        title: A text, or True for what the attributes say.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
@@ -50,6 +58,7 @@ def plot_trace(trace: xr.Dataset, *, smooth: int = 1, ax: Axes | None = None, **
 
     ax.set_xlabel("optimizer updates")
     ax.set_ylabel("cosine of main and auxiliary gradients")
+    write_title(ax, title, trace)
     if other_dims:
-        ax.legend(title=str(other_dims[0]))
+        legend_outside(ax, title=str(other_dims[0]), title_fontsize="small")
     return ax

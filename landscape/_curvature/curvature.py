@@ -8,7 +8,7 @@ import xarray as xr
 from torch import Tensor, nn
 
 from landscape._curvature.blocks import By, blocks_of
-from landscape._curvature.matrix import MatrixKind, ProductKind
+from landscape._curvature.matrix import MATRIX_KINDS, MatrixKind, ProductKind
 from landscape._curvature.operators import Operator, is_operator, operator_product
 from landscape._curvature.products import MatrixProduct, matrix_vector_product
 from landscape._curvature.setup import (
@@ -33,6 +33,7 @@ from resonance_toolkit import (
 )
 
 Basis = Literal["device", "host"]
+EigenvalueEnds = Literal["both", "largest"]
 
 _LONG_NAMES = {
     "largest": "largest eigenvalues",
@@ -49,6 +50,7 @@ def curvature(
     loss: Callable[..., Any] | None = None,
     matrix: MatrixKind | Operator = "hessian",
     k: int = 5,
+    ends: EigenvalueEnds = "both",
     by: By | None = None,
     over: str | Sequence[str] | None = None,
     samples: int | None = AtMost(500),
@@ -88,6 +90,8 @@ def curvature(
             after another: an object that takes flat vectors by `@` (those of curvlinops, scipy's
             `LinearOperator`), or a function of a flat tensor.
         k: Eigenvalues at each end of the spectrum.
+        ends: `"largest"` stops as soon as the largest are known, after far fewer products; the
+            smallest are NaN then.
         by: `"layer"` measures, instead of the whole matrix, the diagonal block of each module that
             owns parameters; names or patterns of modules, the block of each of these, with all
             that is inside. All blocks share the passes over the data.
@@ -135,6 +139,7 @@ def curvature(
     """
     effort = SpectrumEffort(
         k=check_whole("k", k),
+        both_ends=check_choice("ends", ends, get_args(EigenvalueEnds)) == "both",
         tolerance=tolerance,
         max_products=check_whole("max_products", max_products),
         trace_tolerance=trace_tolerance,
@@ -156,6 +161,7 @@ def curvature(
         opening = nullcontext(operator_product(matrix, params))
         attributes: dict[str, Any] = {"matrix": name_of(matrix)}
     else:
+        check_choice("matrix", matrix, MATRIX_KINDS, or_else="an operator")
         request = MatrixRequest(
             data,
             loss=loss,
@@ -193,6 +199,7 @@ def curvature(
 
     result = _as_dataset(spectrum, list(blocks), k)
     attributes |= {
+        "ends": ends,
         "over": over,
         "by": by,
         "seed": effort.seed,

@@ -15,7 +15,13 @@ from torch import Tensor
 from torch.autograd import grad
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from landscape._curvature.matrix import Batch, Block, CurvatureMatrix, mean_loss
+from landscape._curvature.matrix import (
+    Batch,
+    Block,
+    CurvatureMatrix,
+    check_differentiable,
+    mean_loss,
+)
 from landscape._evaluation.objective import evaluate_on_batch
 from resonance_toolkit import call_model, logits_of
 
@@ -105,6 +111,7 @@ def _differentiate_by_outputs(
         tree_unflatten(free_leaves, structure),
     )
 
+    check_differentiable(losses)
     candidates = [i for i, leaf in enumerate(leaves) if _is_differentiable(leaf)]
     slopes = grad(
         losses.mean() * share,

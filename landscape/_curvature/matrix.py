@@ -73,7 +73,7 @@ class CurvatureMatrix:
 
 def gradient(matrix: CurvatureMatrix) -> Params:
     """The gradient of the mean loss."""
-    with differentiating(matrix):
+    with differentiating(matrix), ChunkingCrossEntropy():
         slopes = sum_of_slopes(matrix, list(matrix.params.values()))
     return dict(zip(matrix.params, slopes, strict=True))
 
@@ -101,22 +101,36 @@ def mean_loss(matrix: CurvatureMatrix, batch: Batch, share: float) -> Tensor:
     objective = matrix.objective
     outputs = call_model(matrix.model, batch[0]) if objective.kind == "outputs" else None
     losses = evaluate_on_batch(objective.loss, objective.kind, matrix.model, batch, outputs)
+    check_differentiable(losses)
     return losses.mean() * share
+
+
+def check_differentiable(losses: Tensor) -> None:
+    """Refuse a loss that was cut off from what it was made of."""
+    if not losses.requires_grad:
+        raise ValueError(
+            "`loss`: expected one that depends on the parameters, got a number without a graph: "
+            "it may be detached, made of whole numbers, or of none of the parameters `over` names"
+        )
 
 
 @contextmanager
 def differentiating(matrix: CurvatureMatrix) -> Iterator[None]:
     """Make the loss differentiable by the parameters, twice if products are to be exact."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "`model`: inside torch.inference_mode() nothing can be differentiated; call this "
+            "outside of it (inside torch.no_grad() it works)"
+        )
+
     with ExitStack() as stack:
         stack.enter_context(preserving(matrix.model, values=False))
         stack.enter_context(evaluating(matrix.model))
         stack.enter_context(torch.enable_grad())
 
-        # Neither fused attention nor compiled code can be differentiated twice, and torch's
-        # cross-entropy takes several times the memory of its logits then.
+        # Neither fused attention nor compiled code can be differentiated twice.
         if matrix.product_kind == "exact":
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.enter_context(ChunkingCrossEntropy())
             if any(is_compiled(module) for module in matrix.model.modules()):
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
 

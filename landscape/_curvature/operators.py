@@ -113,7 +113,13 @@ def _check_symmetry(multiply: Callable[[Tensor], Tensor], template: Tensor) -> N
     numbers = torch.randn(2, len(template), generator=generator, dtype=torch.float64, device="cpu")
     first, second = numbers.to(template)
 
-    first_image, second_image = multiply(first), multiply(second)
+    try:
+        first_image, second_image = multiply(first), multiply(second)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(
+            f"`matrix`: the operator fails on a flat vector of {len(template)} numbers, one for "
+            f"each number of the parameters: {error}"
+        ) from error
     forth = torch.dot(second, first_image).item()
     back = torch.dot(first, second_image).item()
 

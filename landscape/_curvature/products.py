@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from landscape._curvature.chunked_cross_entropy import ChunkingCrossEntropy
 from landscape._curvature.exact_products import BatchProduct, batch_product
 from landscape._curvature.finite_differences import FiniteDifferences
 from landscape._curvature.matrix import (
@@ -96,16 +97,19 @@ def _exact_product(matrix: CurvatureMatrix) -> MatrixProduct:
 
     Where all graphs fit into memory, that costs less than three forward passes.
     """
-    kept_products, graph_bytes = _keep_graphs(matrix)
+    # Torch's cross-entropy takes several times the memory of its logits to be differentiated twice.
+    with ChunkingCrossEntropy():
+        kept_products, graph_bytes = _keep_graphs(matrix)
 
     def multiply_blocks(wanted: Wanted) -> list[list[Tensor]]:
         products = _batch_products(matrix) if kept_products is None else kept_products
 
         # The mean over samples is a sum over batches, each with its share.
         totals: list[list[Tensor]] = []
-        for multiply in products:
-            terms = [multiply(block, vector) for block, vector in wanted]
-            totals = _add(totals, terms) if totals else terms
+        with ChunkingCrossEntropy():
+            for multiply in products:
+                terms = [multiply(block, vector) for block, vector in wanted]
+                totals = _add(totals, terms) if totals else terms
         return totals
 
     return MatrixProduct(multiply_blocks, list(matrix.params.values()), graph_bytes)

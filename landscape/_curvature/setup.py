@@ -119,10 +119,18 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
     )
 
 
-def covered_parameters(model: nn.Module, over: str | Sequence[str] | None) -> Params:
-    """The parameters that a matrix is about: all trained ones by default."""
+def covered_parameters(
+    model: nn.Module, over: str | Sequence[str] | None, *, argument: str = "over"
+) -> Params:
+    """The parameters that a matrix is about: all trained ones by default.
+
+    Args:
+        model: Whose parameters.
+        over: Their names or patterns.
+        argument: What the user calls these, for errors.
+    """
     trained = [name for name, p in unwrap(model).named_parameters() if p.requires_grad]
-    return tensors_to_move(model, over or trained or "**", None)
+    return tensors_to_move(model, over or trained or "**", None, argument=argument)
 
 
 def process_group_of(model: nn.Module) -> dist.ProcessGroup | None:

@@ -29,6 +29,7 @@ class SpectrumEffort:
     """How much to spend on a spectrum; `curvature` says what the settings mean."""
 
     k: int
+    both_ends: bool
     tolerance: float
     max_products: int
     trace_tolerance: float
@@ -78,7 +79,9 @@ def measure_spectrum(
     k, seed = effort.k, effort.seed
     basis_size = basis_size_within(effort.memory, product.graph_bytes, templates, k)
     search = Effort(effort.tolerance, effort.max_products, basis_size, seed)
-    searches = [search_extremes(template, k, search) for template in templates]
+    searches = [
+        search_extremes(template, k, search, both_ends=effort.both_ends) for template in templates
+    ]
     ritz = run_together(product, blocks, searches)
 
     # The trace takes over the Lanczos basis of the eigenvalues: their products serve twice.
@@ -87,6 +90,10 @@ def measure_spectrum(
 
     rounding = max(torch.finfo(p.dtype).eps for p in product.params)
     columns = _columns([(r.values, r.residuals) for r in ritz], k, max(rounding, product.error))
+    if not effort.both_ends:
+        # What Lanczos' method saw of the other end on its way is far from an eigenvalue.
+        for name in ("smallest", "smallest_residual"):
+            columns[name] = np.full_like(columns[name], math.nan)
     n_products_by_block = [r.n_products for r in ritz]
 
     # The vectors of the density take the place of those of the eigenvalues.

@@ -18,7 +18,11 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def tensors_to_move(
-    model: nn.Module, over: str | Sequence[str] | None, extra: Extra | None
+    model: nn.Module,
+    over: str | Sequence[str] | None,
+    extra: Extra | None,
+    *,
+    argument: str = "over",
 ) -> Params:
     """Find the live tensors that a direction covers, by name.
 
@@ -35,7 +39,7 @@ def tensors_to_move(
     if over is None:
         chosen = _weights_by_default(parameters)
     else:
-        chosen = {name: parameters[name] for name in select(parameters, over, argument="over")}
+        chosen = {name: parameters[name] for name in select(parameters, over, argument=argument)}
 
     return _without_aliases(chosen | _extra_tensors(extra))
 

@@ -36,21 +36,30 @@ class RowwiseDirection(Mapping[str, Tensor]):
         """Some rows of a tensor, written out."""
 
 
-def read_direction(direction: Direction, tensors: Params, *, copy: bool) -> Params:
+def read_direction(
+    direction: Direction, tensors: Params, *, copy: bool, argument: str = "directions"
+) -> Params:
     """Check that a user's direction fits the tensors, and bring it to their device and dtype.
 
     Args:
         direction: Tensors by name.
         tensors: What they must fit.
         copy: Whether to copy tensors that could be used as they are.
+        argument: What the user calls it, for errors.
     """
+    for name, value in direction.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"`{argument}` at {name!r}: expected a tensor, got {type(value).__name__}"
+            )
+
     for name in sorted(tensors.keys() | direction.keys()):
         expected = tuple(tensors[name].shape) if name in tensors else "nothing (it does not move)"
         actual = tuple(direction[name].shape) if name in direction else "nothing"
         if actual != expected:
-            raise ValueError(f"`directions` at {name!r}: expected {expected}, got {actual}")
+            raise ValueError(f"`{argument}` at {name!r}: expected {expected}, got {actual}")
         if not torch.isfinite(direction[name]).all():
-            raise ValueError(f"`directions` at {name!r}: expected finite numbers, got NaN or inf")
+            raise ValueError(f"`{argument}` at {name!r}: expected finite numbers, got NaN or inf")
 
     # A direction made of the weights themselves would move along with them: it is copied.
     weight_addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}

@@ -224,7 +224,7 @@ class Mean:
             return math.nan
 
         if self.values[0].dim():
-            return torch.cat(self.values).double().mean().item()
+            return self._samples().mean().item()
 
         # One number per batch: weighted by batch size, since batches may be unequal.
         total = sum(v.double() * n for v, n in zip(self.values, self.sizes, strict=True))
@@ -232,6 +232,11 @@ class Mean:
 
     def mean_of_numbers(self) -> float:
         """Over all samples whose value is a number."""
+        mean = self.mean()
+        if not math.isnan(mean):
+            return mean
+
+        # Only now: to pick the numbers takes longer than to average them.
         self.values = [value[~value.isnan()] for value in self.values]
         return self.mean()
 
@@ -239,8 +244,13 @@ class Mean:
         """Of the mean over samples; NaN if the loss gave one number per batch."""
         if not self.values[0].dim():
             return math.nan
-        samples = torch.cat(self.values).double()
+        samples = self._samples()
         return samples.std().item() / math.sqrt(len(samples)) if len(samples) > 1 else math.nan
+
+    def _samples(self) -> Tensor:
+        # Most data fit into one batch, which need not be copied.
+        values = self.values[0] if len(self.values) == 1 else torch.cat(self.values)
+        return values.double()
 
 
 def bring_to_host(means: Sequence[Mean], others: Sequence[Tensor]) -> list[Tensor]:

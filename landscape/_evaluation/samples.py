@@ -143,10 +143,13 @@ def _try_batch(
     n_samples = count_samples(batch)
     largest = 0
 
+    # A view of the inputs, such as flattened images, takes no memory of its own.
+    input_storages = {_storage_of(leaf) for leaf in tree_leaves(inputs)} - {None}
+
     def note_size(_module: nn.Module, _args: Any, output: Any) -> None:
         nonlocal largest
         for leaf in tree_leaves(output):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and _storage_of(leaf) not in input_storages:
                 largest = max(largest, leaf.numel() * leaf.element_size() // n_samples)
 
     with ExitStack() as stack:
@@ -167,6 +170,12 @@ def _try_batch(
         objective = objective.settle_targets(outputs, targets)
         evaluate_on_batch(objective.loss, "outputs", model, batch, outputs)
     return Trial(objective, is_divisible, largest)
+
+
+def _storage_of(leaf: Any) -> int | None:
+    """Where a tensor's numbers lie; None of what is none, or is sparse."""
+    is_dense = isinstance(leaf, Tensor) and leaf.layout == torch.strided
+    return leaf.untyped_storage().data_ptr() if is_dense else None
 
 
 def _describe_failure(error: Exception, objective: Objective, batch: Batch) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from landscape._plots.values import check_plane, finite_values, value_limits
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, legend_outside, new_axes, write_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ def plot_contour(
     variable: str = "loss",
     log: bool = False,
     limits: tuple[float, float] | None = None,
+    title: Title = False,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
@@ -32,6 +33,7 @@ def plot_contour(
         variable: What to draw.
         log: Space the levels evenly in the logarithm.
         limits: Smallest and largest value of the colour scale; those of the surface by default.
+        title: A text, or True for what the attributes say.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.contourf`.
 
@@ -61,10 +63,7 @@ def plot_contour(
     }
     alphas = values["alpha"].values
     betas = values["beta"].values
-    if z.count():
-        contours = ax.contourf(alphas, betas, z.T, **(defaults | style))
-        label = values.attrs.get("long_name", variable)
-        ax.figure.colorbar(contours, ax=ax, label=label, format="%.3g")
+    contours = ax.contourf(alphas, betas, z.T, **(defaults | style)) if z.count() else None
 
     missing = np.argwhere(np.ma.getmaskarray(z))
     if len(missing):
@@ -74,8 +73,13 @@ def plot_contour(
     _mark_models(surface, ax)
     ax.set_xlabel(values["alpha"].attrs.get("long_name", "alpha"))
     ax.set_ylabel(values["beta"].attrs.get("long_name", "beta"))
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="best", framealpha=0.9)
+    write_title(ax, title, surface)
+    legend_outside(ax, side="bottom", ncols=3)
+
+    # After the legend, so that the bar is as high as the axes that the legend leaves.
+    if contours is not None:
+        label = values.attrs.get("long_name", variable)
+        ax.figure.colorbar(contours, ax=ax, label=label, format="%.3g")
     return ax
 
 

@@ -4,17 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, new_axes, write_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_density(curvature: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
+def plot_density(
+    curvature: xr.Dataset, *, title: Title = False, ax: Axes | None = None, **style: Any
+) -> Axes:
     """Draw the spectral density on a logarithmic scale, with the extreme eigenvalues.
 
     Args:
         curvature: A result of `landscape.curvature`.
+        title: A text, or True for what the attributes say.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
@@ -42,5 +45,6 @@ def plot_density(curvature: xr.Dataset, *, ax: Axes | None = None, **style: Any)
     ax.set_ylim(low, high)
     ax.set_xlabel("eigenvalue")
     ax.set_ylabel(curvature["density"].attrs.get("long_name", "density"))
+    write_title(ax, title, curvature)
     ax.legend()
     return ax

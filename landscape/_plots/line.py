@@ -5,20 +5,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, legend_outside, new_axes, write_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def plot_line(
-    line: xr.Dataset, *, variable: str = "loss", ax: Axes | None = None, **style: Any
+    line: xr.Dataset,
+    *,
+    variable: str = "loss",
+    title: Title = False,
+    ax: Axes | None = None,
+    **style: Any,
 ) -> Axes:
     """Draw a line or a curve, with a band of one standard error where the loss has one.
 
     Args:
         line: A result of `line` or `curve`.
         variable: What to draw.
+        title: A text, or True for what the attributes say.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
@@ -45,6 +51,7 @@ def plot_line(
 
     ax.set_xlabel(line["alpha"].attrs.get("long_name", "alpha"))
     ax.set_ylabel(line[variable].attrs.get("long_name", variable))
+    write_title(ax, title, line)
     if style.get("label"):
-        ax.legend()
+        legend_outside(ax)
     return ax

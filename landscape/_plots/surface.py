@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from landscape._plots.values import check_plane, finite_values, value_limits
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, new_axes, write_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +17,7 @@ def plot_surface(
     *,
     variable: str = "loss",
     limits: tuple[float, float] | None = None,
+    title: Title = False,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
@@ -28,6 +29,7 @@ def plot_surface(
         surface: A result of `grid`, `plane`, `trajectory` or `curvature_map`.
         variable: What to draw.
         limits: Smallest and largest value of height and colour.
+        title: A text, or True for what the attributes say.
         ax: Where to draw, with `projection="3d"`; a new figure by default.
         style: Passed on to `Axes3D.plot_surface`.
 
@@ -65,4 +67,5 @@ def plot_surface(
     axes.locator_params(nbins=5)
     axes.ticklabel_format(axis="z", useOffset=False)
     axes.set_box_aspect(None, zoom=0.8)  # room for the labels, which no layout engine sees
+    write_title(ax, title, surface)
     return ax

@@ -7,6 +7,7 @@ import xarray as xr
 
 from landscape._plots.surface import plot_surface
 from landscape._plots.values import check_plane, finite_values, value_limits
+from resonance_toolkit import Title, write_figure_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ def plot_surfaces(
     surfaces: Mapping[str, xr.Dataset],
     *,
     variable: str = "loss",
+    title: Title = False,
     figure: Figure | None = None,
     **style: Any,
 ) -> list[Axes]:
@@ -25,6 +27,7 @@ def plot_surfaces(
     Args:
         surfaces: Results of `grid` by title.
         variable: What to draw.
+        title: Above all: a text, or True for what the attributes of the first surface say.
         figure: Where to draw; a new one by default.
         style: Passed on to `plot_surface`.
 
@@ -46,10 +49,10 @@ def plot_surfaces(
         figure = plt.figure(figsize=(4.2 * len(surfaces), 4.2), layout="constrained")
 
     axes = []
-    for number, (title, surface) in enumerate(surfaces.items(), start=1):
+    for number, (name, surface) in enumerate(surfaces.items(), start=1):
         ax: Any = figure.add_subplot(1, len(surfaces), number, projection="3d")
         plot_surface(surface, variable=variable, limits=limits, ax=ax, **style)
-        ax.set_title(title)
+        ax.set_title(name)
         ax.set_zlabel("")  # the colour bar says it
         axes.append(ax)
 
@@ -57,4 +60,5 @@ def plot_surfaces(
     label = next(iter(surfaces.values()))[variable].attrs.get("long_name", variable)
     bar: Any = figure.colorbar(scale, ax=axes, shrink=0.6, pad=0.08, label=label)
     bar.formatter.set_useOffset(False)
+    write_figure_title(axes, title, next(iter(surfaces.values())))
     return axes

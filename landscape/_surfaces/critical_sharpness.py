@@ -200,7 +200,7 @@ def _params_along(model: nn.Module, direction: Any, over: str | Sequence[str] | 
         raise ValueError("`over`: is for gradients; an update moves what it has tensors for")
     if not direction:
         raise ValueError("`direction`: expected tensors by parameter name, got none")
-    return covered_parameters(model, list(direction))
+    return covered_parameters(model, list(direction), argument="direction")
 
 
 def _make_updates(
@@ -210,7 +210,7 @@ def _make_updates(
 ) -> dict[str, Params]:
     """The updates that are followed, by the objective that they serve."""
     if not isinstance(direction, str):
-        return {"given": read_direction(direction, params, copy=True)}
+        return {"given": read_direction(direction, params, copy=True, argument="direction")}
 
     if direction != "gradient":
         raise ValueError(

@@ -6,17 +6,26 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from nudging._plots.blocks import label_blocks, new_axes_for_blocks, thin_out
+from nudging._plots.blocks import new_axes_for_blocks
 from nudging._plots.seeds import mean_over_seeds, with_seed_axis
+from resonance_toolkit import (
+    Title,
+    colors_by_order,
+    label_places,
+    legend_outside,
+    thin_out,
+    write_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TIME_LABELS = {"step": "optimizer updates", "epoch": "epoch"}
-_MOST_ENTRIES = 12  # of layers in a legend
 
 
-def plot_alignment(result: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
+def plot_alignment(
+    result: xr.Dataset, *, title: Title = False, ax: Axes | None = None, **style: Any
+) -> Axes:
     """Draw the cosine of credit and gradient by layer, or by layer along training.
 
     Without `step` (or `epoch`): over the layers, one line per `rule`, with the spread over
@@ -27,6 +36,7 @@ def plot_alignment(result: xr.Dataset, *, ax: Axes | None = None, **style: Any) 
     Args:
         result: Of `alignment` or `measure`; may be joined along `rule`, `seed`, and `step` or
             `epoch`.
+        title: A text, or True for what the attributes say.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
@@ -48,8 +58,10 @@ def plot_alignment(result: xr.Dataset, *, ax: Axes | None = None, **style: Any) 
     if cosine.isnull().any():
         ax.scatter([], [], s=20, marker="x", color="black", label="gradient too small")
     ax.set_ylabel(str(cosine.attrs.get("long_name", "cosine")))
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    write_title(ax, title, result)
+    legend_outside(ax)
+    if not times:
+        label_places(ax, layer_names)
     return ax
 
 
@@ -68,13 +80,12 @@ def _read_cosine(result: xr.Dataset) -> xr.DataArray:
 
 
 def _draw_along_training(ax: Axes, cosine: xr.DataArray, time: str, style: dict[str, Any]) -> None:
-    import matplotlib as mpl
     from matplotlib.ticker import MaxNLocator
 
     # Colours by depth and not from a cycle, which 48 layers would run through five times.
     layers = cosine["layer"].values
-    shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, len(layers)))
-    in_legend = thin_out(len(layers), _MOST_ENTRIES)
+    shades = colors_by_order(len(layers))
+    in_legend = thin_out(len(layers))
     for index, (layer, shade) in enumerate(zip(layers, shades, strict=True)):
         values = cosine.sel(layer=layer).transpose("seed", time)
         label = {"label": layer} if index in in_legend else {}
@@ -109,7 +120,6 @@ def _draw_over_layers(
             spread = result["cosine_sd"].isel(selection).squeeze().values
             ax.errorbar(shifted, values[0], spread, fmt="none", ecolor=color, capsize=2, alpha=0.6)
 
-    label_blocks(ax, [str(name) for name in cosine["layer"].values])
     ax.set_xlabel("block")
 
 

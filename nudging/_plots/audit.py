@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # By verdict; the shape of the mark tells the same to readers who do not see the colours.
 _LOOKS = {"passed": ("C0", "o"), "fired": ("#c00000", "X"), "not measured": ("0.5", "")}
 _NEEDED = ("value", "threshold", "verdict", "reason")
+_ROOM_FOR_ALL = 4.5  # inches of an axis for a tick at each decade
 _FARTHEST = 3.0  # decades; what is farther is drawn there, with an arrow
 
 
@@ -69,7 +70,9 @@ def plot_audit(
     ax.set_yticks(range(len(checks)), labels, fontsize="small")
     ax.set_ylim(len(checks) - 0.5, -0.5)
     ax.set_xlim(-_FARTHEST - 0.2, _FARTHEST + 0.2)
-    ticks = [-3, -2, -1, 0, 1, 2, 3]
+    figure: Any = ax.get_figure(root=True)
+    inches = ax.bbox.width / figure.dpi
+    ticks = [-3, -2, -1, 0, 1, 2, 3] if inches > _ROOM_FOR_ALL else [-3, 0, 3]
     ax.set_xticks(ticks, [_factor(tick) for tick in ticks])
     ax.set_xlabel("distance from the threshold; shaded: the check fires")
     write_title(ax, title, audit)

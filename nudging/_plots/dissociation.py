@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nudging._plots.rankings import Array, find_disagreeing_metrics, largest_means
 from nudging._plots.seeds import mean_over_seeds, with_seed_axis
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, legend_outside, new_axes, write_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +23,7 @@ def plot_dissociation(
     result: xr.Dataset,
     *,
     metrics: Sequence[str] | None = None,
+    title: Title = False,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
@@ -39,6 +40,7 @@ def plot_dissociation(
         result: Variables over `rule`, and `seed` if there are several, of which each is a metric;
             or one variable over `rule` and `metric`.
         metrics: Which metrics, in this order; by default all.
+        title: A text, or True for what the attributes say.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
@@ -78,7 +80,8 @@ def plot_dissociation(
     ax.set_ylim(lowest - 0.08 - room_for_missing, 1.22)
     ax.set_ylabel("relative to the largest of the metric")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    write_title(ax, title, result)
+    legend_outside(ax)
     return ax
 
 

@@ -108,6 +108,8 @@ def attach(
         >>> probe.detach()
     """
     check_model(model)
+    if not isinstance(listen_only, bool):
+        raise TypeError(f"`listen_only`: expected True or False, got {listen_only!r}")
     default_n = 1 if listen_only else 20
     n_branches = check_whole("n", default_n if n is None else n)
     if active is None:
@@ -135,7 +137,7 @@ def attach(
         init=INITS[init] if isinstance(init, str) else init,
         method=method,
         seed=seed,
-        listen_only=bool(listen_only),
+        listen_only=listen_only,
     )
     return Probe(
         root,
@@ -197,16 +199,19 @@ def _check_listening(
             "`method`: expected 'exact' with listen_only=True, got 'compressed', which is for "
             "static branches, and a probe that only listens has none"
         )
+
     if not are_all_active:
         raise ValueError(
             f"`active`: expected 'all' with listen_only=True, got {active!r}: a static branch that "
             "sends nothing back does nothing"
         )
+
     if not connected:
         raise ValueError(
             "`connected`: expected True with listen_only=True, got False: without its loss a probe "
             "that only listens does nothing"
         )
+
     if isinstance(alpha, Adaptive):
         raise ValueError(
             f"`alpha`: expected a number, mapping or schedule with listen_only=True, got {alpha!r}:"

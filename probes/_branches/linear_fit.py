@@ -16,6 +16,7 @@ from torch import Tensor
 
 from probes._branches.potentials import LossName
 from probes._branches.targets import as_distribution
+from resonance_toolkit import widest_float
 
 FitMethod = Literal["ridge", "logistic"]
 
@@ -60,7 +61,7 @@ class RidgeFit:
         if not len(rows):
             return
         x = _as_double(rows)
-        y = as_distribution(row_targets, self.classes, torch.float64).to(x.device)
+        y = as_distribution(row_targets.to(x.device), self.classes, x.dtype)
 
         if self.n_rows == 0:
             width = x.shape[1]
@@ -187,5 +188,5 @@ class LogisticFit:
 
 
 def _as_double(rows: Tensor) -> Tensor:
-    # Apple's devices have no float64.
-    return rows.cpu().double() if rows.device.type == "mps" else rows.double()
+    has_float64 = widest_float(rows.device) == torch.float64
+    return rows.double() if has_float64 else rows.cpu().double()

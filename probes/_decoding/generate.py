@@ -28,6 +28,7 @@ from resonance_toolkit import (
     provenance,
     track,
     unwrap,
+    widest_float,
 )
 
 
@@ -224,8 +225,9 @@ def _decode_sequence(
             layers_run += sequence.run(depth - 1, end)
             if depth == n_layers or depth in settings.thresholds:
                 heads_run += 1
-                # In float64: half precision would round confidences near 1 up to a threshold.
-                logits = model.head(sequence.state(depth, end - 1, end))[0, -1].double()
+                # The widest type: half precision would round confidences near 1 up to a threshold.
+                logits = model.head(sequence.state(depth, end - 1, end))[0, -1]
+                logits = logits.to(widest_float(logits.device))
                 confidence = float(logits.softmax(0).max())
                 if depth == n_layers or confidence >= settings.thresholds[depth]:
                     break

@@ -25,7 +25,7 @@ from probes._exit_training.head import (
     function_between_modules,
     has_parameters,
 )
-from resonance_toolkit import devices_of, evaluating, preserving_rng, unwrap
+from resonance_toolkit import devices_of, evaluating, preserving_rng, unwrap, widest_float
 
 # Where configurations of transformers keep the cap of the logits.
 _CAP_NAMES = ("final_logit_softcapping", "logits_soft_cap")
@@ -179,7 +179,9 @@ def _constant_factor(x: Tensor, target: Tensor) -> str | None:
         return None
 
     # One row proves nothing: to divide it by its own length is no constant factor.
-    rows, wanted_rows = x.flatten(0, -2).double(), target.to(x.device).flatten(0, -2).double()
+    dtype = widest_float(x.device)
+    rows = x.flatten(0, -2).to(dtype)
+    wanted_rows = target.to(x.device).flatten(0, -2).to(dtype)
     has_rows = rows.dim() == 2 and len(rows) > 1 and bool(rows.any(1).all())
     if not has_rows or not bool(wanted_rows.any()):
         return None

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
+from resonance_toolkit import widest_float
+
 Array = NDArray[np.float64]
 
 # The estimator divides by n - 3.
@@ -27,13 +29,15 @@ def centred_products(features: list[Tensor]) -> Tensor:
     Args:
         features: Sets of features of the same samples, `(sample, ...)` each.
     """
-    return torch.stack([_centre(_products(x)).flatten() for x in features])
+    products = [_centre(_products(x)).flatten() for x in features]
+
+    # Layers may be on different devices; on which products are compared does not matter.
+    return torch.stack([rows.to(products[0]) for rows in products])
 
 
-def dependences(first: Tensor, second: Tensor, n_samples: int) -> Array:
+def dependences(first: Tensor, second: Tensor, n_samples: int) -> Tensor:
     """Unbiased dependence of each set of features on each other one, `(first set, second set)`."""
-    products = first @ second.T / (n_samples * (n_samples - 3))
-    return np.asarray(products.cpu(), dtype=np.float64)
+    return first @ second.T / (n_samples * (n_samples - 3))
 
 
 def alignment(crossed: Array, first: Array, second: Array, weights: Array) -> Array:
@@ -77,7 +81,7 @@ def half_width(n_batches: int, level: float) -> float:
 
 def _products(x: Tensor) -> Tensor:
     # A shift changes nothing but the rounding.
-    rows = x.flatten(1).double()
+    rows = x.flatten(1).to(widest_float(x.device))
     rows = rows - rows.mean(0)
     return rows @ rows.T
 

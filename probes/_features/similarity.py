@@ -1,12 +1,14 @@
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader
 
 from probes._features.alignment import (
     FEWEST_SAMPLES,
@@ -23,6 +25,7 @@ from probes._model.pooling import POOL_NAMES, Pooling
 from resonance_toolkit import (
     AtMost,
     check_choice,
+    check_no_nan,
     check_share,
     check_whole,
     count_samples,
@@ -30,7 +33,9 @@ from resonance_toolkit import (
     find_blocks,
     find_layers,
     provenance,
+    streaming_inputs,
     take,
+    to_host,
     track,
 )
 
@@ -53,14 +58,15 @@ def similarity(
 
     Debiased linear CKA: 1 for features that are the same but for a rotation, a shift and a scale;
     0, on average, for features that have nothing in common, however many there are. Dependences are
-    averaged over batches before they are divided (Nguyen et al. 2021), so that memory does not grow
-    with the samples.
+    averaged over batches before they are divided (Nguyen et al. 2021), so that samples of different
+    batches are never compared, and need not be held together.
 
     Args:
         model: Any module, called in eval mode; left as it was found.
         other: Another one, which takes the same inputs; or a state dict of `model`.
         data: `(inputs, targets)`, a mapping with `labels`, inputs alone, or a source of these: a
-            Dataset, a DataLoader, a list of batches. Targets are not looked at.
+            Dataset, a DataLoader, a list of batches. Targets are not looked at. A DataLoader with
+            `samples=None` is streamed: passed over once, no more than a batch at a time.
         layers: Names or patterns of the layers of `model`; its repeated blocks or stages by
             default, as far as they have features.
         other_layers: Those of `other`; the same by default, or its own blocks if it is another
@@ -103,35 +109,54 @@ def similarity(
     else:
         other_modules = find_blocks(other_model)
 
-    batches = take(data, samples, seed, model=model, batch_size=batch_size, needs_targets=False)
-    inputs_of_batches = [inputs for inputs, _ in batches]
-    counted = [inputs for inputs in inputs_of_batches if count_samples(inputs) >= FEWEST_SAMPLES]
-    if not counted:
-        raise ValueError(
-            f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got "
-            f"{[count_samples(inputs) for inputs in inputs_of_batches]}"
-        )
-    sample = counted[0]
     other_device = device_of(other_model)
-
     crossed, own_first, own_second = [], [], []
-    n_samples = [count_samples(inputs) for inputs in counted]
+    n_samples: list[int] = []
     with ExitStack() as stack:
+        source: Iterator[Any]
+        n_batches: int | None = None
+        if samples is None and isinstance(data, DataLoader):
+            # It may be larger than memory.
+            streaming = streaming_inputs(data, seed, model=model, batch_size=batch_size)
+            source = stack.enter_context(streaming)
+        else:
+            batches = take(
+                data, samples, seed, model=model, batch_size=batch_size, needs_targets=False
+            )
+            source, n_batches = (inputs for inputs, _ in batches), len(batches)
+
+        sample, counted = _large_enough(source)
         reading = {"pool": pool, "calls": calls, "sample": sample}
         read = stack.enter_context(reading_features(model, modules, **reading))
-        read_other = stack.enter_context(reading_features(other_model, other_modules, **reading))
+        try:
+            reading_other = reading_features(other_model, other_modules, **reading)
+            read_other = stack.enter_context(reading_other)
+        except ValueError as error:
+            raise ValueError(f"`other`: cannot be read beside `model`: {error}") from error
 
-        pairs = zip(counted, n_samples, strict=True)
-        for inputs, n in track(pairs, "similarity", unit="batch", total=len(counted)):
+        for inputs in track(counted, "similarity", unit="batch", total=n_batches):
+            n = count_samples(inputs)
+            n_samples.append(n)
             features = read(inputs)
             moved_inputs = tree_map_only(Tensor, lambda t: t.to(other_device), inputs)
             other_features = read_other(moved_inputs)
 
             first = centred_products(list(features.values()))
-            second = centred_products(list(other_features.values())).to(first.device)
-            crossed.append(dependences(first, second, n))
-            own_first.append(np.diag(dependences(first, first, n)))
-            own_second.append(np.diag(dependences(second, second, n)))
+            second = centred_products(list(other_features.values())).to(first)
+
+            # An accelerator hands them over together, and is waited for once a batch.
+            pairs_of_sides = (first, second), (first, first), (second, second)
+            on_host = to_host([dependences(one, two, n) for one, two in pairs_of_sides])
+            between, within_first, within_second = (part.double().numpy() for part in on_host)
+            crossed.append(between)
+            own_first.append(np.diag(within_first))
+            own_second.append(np.diag(within_second))
+            if not np.isfinite([within_first.sum(), within_second.sum()]).all():
+                check_no_nan([(inputs, None)])
+                raise ValueError(
+                    "`layers`: expected features that are finite numbers, got NaN or infinity in "
+                    f"batch {len(n_samples) - 1}"
+                )
 
     weights = np.array(n_samples) / sum(n_samples)
     moments = np.array(crossed), np.array(own_first), np.array(own_second), weights
@@ -168,6 +193,25 @@ def similarity(
     )
 
 
+def _large_enough(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
+    """The first batch with samples enough for the estimator, and all of them, itself included.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    sizes = []
+    for inputs in source:
+        sizes.append(count_samples(inputs))
+        if sizes[-1] >= FEWEST_SAMPLES:
+            others = (batch for batch in source if count_samples(batch) >= FEWEST_SAMPLES)
+            return inputs, chain([inputs], others)
+
+    raise ValueError(
+        f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got batches of at most "
+        f"{max(sizes, default=0)}"
+    )
+
+
 def _as_model(model: nn.Module, other: nn.Module | Mapping[str, Tensor]) -> nn.Module:
     """The other model; of a state dict, a copy of the model in that state."""
     if isinstance(other, nn.Module):
@@ -181,5 +225,6 @@ def _as_model(model: nn.Module, other: nn.Module | Mapping[str, Tensor]) -> nn.M
     try:
         other_model.load_state_dict(other)
     except RuntimeError as error:
-        raise ValueError(f"`other`: is no state of this model: {error}") from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"`other`: is no state of this model: {reason}") from error
     return other_model

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probes._plots.letters import spread_over_letters
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, new_axes, title_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from probes._plots.letters import Letters
 
 _WRONG_COLOUR = "#c00000"
+_LEGEND_HEIGHT = 24  # points, between the text and a title
 
 
 def plot_exit_text(
@@ -24,6 +25,7 @@ def plot_exit_text(
     text: Sequence[str],
     *,
     width: int = 80,
+    title: Title = False,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
@@ -33,6 +35,7 @@ def plot_exit_text(
         exits: One sequence: a sample of `probes.generate`, or some tokens of an exit map.
         text: What is written: one string for each token, such as the characters of the text.
         width: Characters of a line.
+        title: A text, or True for what the attributes say.
         ax: Where to draw.
         style: For every character, as `Axes.text` takes it.
 
@@ -79,6 +82,7 @@ def plot_exit_text(
         frameon=False,
         fontsize="small",
     )
+    ax.set_title(title_text(title, exits), fontsize="medium", pad=_LEGEND_HEIGHT)
     return ax
 
 

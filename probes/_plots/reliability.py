@@ -1,10 +1,18 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from resonance_toolkit import check_choice, new_axes
+from resonance_toolkit import (
+    Title,
+    check_choice,
+    colors_by_order,
+    legend_outside,
+    new_axes,
+    thin_out,
+    write_title,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -14,6 +22,8 @@ if TYPE_CHECKING:
     from probes._exit_analysis.events import Event
     from probes._exit_analysis.token_statistics import Measure
 
+_MOST_NAMED = 12  # layers in the legend; half as many where axes are the user's
+_CYCLE = 10  # colours, which the eleventh layer would begin anew
 _RARE_SHARE = 0.01  # of the tokens: the frequency of a bin with fewer is mostly noise
 _VARIABLES = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
 
@@ -23,6 +33,7 @@ def plot_reliability(
     *,
     measure: Measure = "max softmax",
     event: Event = "correct",
+    title: Title = False,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
@@ -38,6 +49,7 @@ def plot_reliability(
         measure: Which confidence measure: `"max softmax"`, `"margin"`, `"entropy"`, `"cosine"` or
             `"patience"`.
         event: `"correct"`, `"agrees"` or `"as good"`.
+        title: A text, or True for what the attributes say.
         ax: Where to draw.
         style: For the curves, as `Axes.errorbar` takes it.
 
@@ -49,15 +61,20 @@ def plot_reliability(
     """
     curves = _select_curves(reliability, measure, event)
 
-    legend_place: dict[str, Any] = {"loc": "best"}
+    # In a figure of its own below the square; beside other axes there is more room at the right.
+    side: Literal["right", "bottom"] = "right"
     if ax is None:
         ax = new_axes(figsize=(5.2, 6.2))
-        # Below, so that it hides nothing; beside other axes there may be no room.
-        legend_place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "frameon": False}
+        side = "bottom"
 
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="confidence is frequency")
-    for i, layer in enumerate(curves["layer"].values):
-        _draw_curve(ax, curves.sel(layer=layer), f"C{i}", style)
+    layers = curves["layer"].values
+    colours = [f"C{i}" for i in range(len(layers))]
+    if len(layers) > _CYCLE:
+        colours = colors_by_order(len(layers))
+    named = thin_out(len(layers), _MOST_NAMED if side == "bottom" else _MOST_NAMED // 2)
+    for i, layer in enumerate(layers):
+        _draw_curve(ax, curves.sel(layer=layer), colours[i], style, is_named=i in named)
 
     ax.set(
         xlabel=f"confidence ({measure}), mean of a bin",
@@ -68,7 +85,8 @@ def plot_reliability(
     )
     ax.grid(alpha=0.3)
     handles, _ = ax.get_legend_handles_labels()
-    ax.legend(handles=[*handles, *_legend_of_marks()], fontsize="small", **legend_place)
+    write_title(ax, title, reliability)
+    legend_outside(ax, side=side, handles=[*handles, *_legend_of_marks()])
     return ax
 
 
@@ -86,7 +104,9 @@ def _select_curves(reliability: xr.Dataset, measure: str, event: str) -> xr.Data
     return curves.mean("seed") if "seed" in curves.dims else curves
 
 
-def _draw_curve(ax: Axes, curve: xr.Dataset, colour: str, style: dict[str, Any]) -> None:
+def _draw_curve(
+    ax: Axes, curve: xr.Dataset, colour: str, style: dict[str, Any], *, is_named: bool
+) -> None:
     confidence = curve["mean_confidence"].values
     frequency = curve["frequency"].values
     error = curve["frequency_se"].values
@@ -94,7 +114,8 @@ def _draw_curve(ax: Axes, curve: xr.Dataset, colour: str, style: dict[str, Any])
 
     label = f"{curve['layer'].item()}: ECE {float(curve['ece']):.3f}, "
     label += f"AUROC {float(curve['auroc']):.2f}"
-    look: dict[str, Any] = {"color": colour, "linewidth": 1.2, "label": label} | style
+    look: dict[str, Any] = {"color": colour, "linewidth": 1.2} | style
+    look["label"] = label if is_named else None
     pale_look = look | {"alpha": 0.25, "linestyle": "", "marker": ".", "label": None}
 
     # Two curves with gaps, so that rare bins are neither strong nor joined; an empty bin has a

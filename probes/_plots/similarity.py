@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resonance_toolkit import new_axes
+from resonance_toolkit import Title, new_axes, write_title
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 _MOST_NAMES = 16
 
 
-def plot_similarity(similarity: xr.Dataset, *, ax: Axes | None = None, **style: Any) -> Axes:
+def plot_similarity(
+    similarity: xr.Dataset, *, title: Title = False, ax: Axes | None = None, **style: Any
+) -> Axes:
     """Draw which layers of two models are alike, as a matrix.
 
     The first layers are at the lower left. Features that are the same in both models are a bright
@@ -20,6 +22,7 @@ def plot_similarity(similarity: xr.Dataset, *, ax: Axes | None = None, **style: 
 
     Args:
         similarity: Made by `similarity`.
+        title: A text, or True for what the attributes say.
         ax: Where to draw.
         style: For `Axes.pcolormesh`.
 
@@ -52,4 +55,5 @@ def plot_similarity(similarity: xr.Dataset, *, ax: Axes | None = None, **style: 
 
     ax.set(ylabel=str(similarity.attrs.get("model", "model")))
     ax.set(xlabel=f"other: {similarity.attrs.get('other', 'model')}")
+    write_title(ax, title, similarity)
     return ax

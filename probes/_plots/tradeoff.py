@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from resonance_toolkit import check_choice, new_axes
+from resonance_toolkit import Title, check_choice, legend_outside, new_axes, write_title
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,6 +27,7 @@ def plot_tradeoff(
     exit: str | None = None,
     compute: ComputeVariable = "compute_with_head",
     hue: str | None = None,
+    title: Title = False,
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
@@ -44,6 +45,7 @@ def plot_tradeoff(
         exit: Which exit is opened; the first if not given.
         compute: The horizontal axis: `"compute_with_head"` or `"compute"`, layers alone.
         hue: A further dimension that tells curves apart by colour.
+        title: A text, or True for what the attributes say.
         ax: Where to draw.
         style: For the routed curves.
 
@@ -55,7 +57,7 @@ def plot_tradeoff(
     """
     curves = _select_curves(routes, measure, exit, compute, hue)
     if ax is None:
-        ax = new_axes(figsize=(6.4, 4.4))
+        ax = new_axes(figsize=(8.0, 4.4))
 
     routed_lines = []
     groups = [None] if hue is None else list(curves[hue].values)
@@ -71,8 +73,11 @@ def plot_tradeoff(
     ax.grid(alpha=0.3)
 
     # With a hue, each colour is named once, and what all colours share once in grey.
-    handles = None if hue is None else [*routed_lines, *_legend_of_references()]
-    ax.legend(handles=handles, fontsize="small")
+    entries: dict[str, Any] = {}
+    if hue is not None:
+        entries["handles"] = [*routed_lines, *_legend_of_references()]
+    write_title(ax, title, routes)
+    legend_outside(ax, **entries)
     return ax
 
 

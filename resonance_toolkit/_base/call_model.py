@@ -50,7 +50,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         if isinstance(inputs, tuple):
             return model(*inputs)
         return model(inputs)
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, AssertionError) as error:
         # Nor is what a hook of ours has to say about the inputs.
         if not is_about_tensors(error) or _is_raised_by_us(error):
             raise
@@ -66,7 +66,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 
 
 def is_about_tensors(error: Exception) -> bool:
-    """Tell whether torch may have raised an error about shapes or dtypes.
+    """Tell whether torch or a layer may have raised an error about shapes or dtypes.
 
     Not for memory that runs out, whose class is one of its own.
 
@@ -79,7 +79,8 @@ def is_about_tensors(error: Exception) -> bool:
     # Kernels that lack a dtype; a method without a body has another text, or none.
     if type(error) is NotImplementedError:
         return "not implemented for '" in str(error)
-    return type(error) in (RuntimeError, IndexError)
+    # Layers assert what they need, too: timm's patch embedding, torch's multi-head attention.
+    return type(error) in (RuntimeError, IndexError, AssertionError)
 
 
 def keywords_of_forward(model: nn.Module) -> frozenset[str] | None:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 Title: TypeAlias = bool | str
 
-# Inches for a slanted name, and letters that an inch has room for.
+# Inches for a slanted name and for one in a column, and letters that an inch has room for.
 _NAME_WIDTH = 0.17
+_NAME_HEIGHT = 0.14
 _LETTERS_PER_INCH = 9
 
 _MOST_ENTRIES = 12  # of a legend: more would be higher than the axes
 _MOST_SHARE = 0.6  # of the axes that a legend may take
+_WIDEST = 0.85  # of the axes: a legend below them
 _GAP = 8.0  # points between axes, their labels and a legend
 
 # Where axes were before they first gave room: a second curve in them must not take more.
@@ -63,9 +65,12 @@ def thin_out(n: int, most: int = _MOST_ENTRIES) -> list[int]:
 
 
 def label_places(ax: Axes, names: Sequence[str]) -> None:
-    """Write names of layers at 0, 1, ... of the x axis: slanted if long, not all if many."""
+    """Write names of layers at 0, 1, ... of the x axis: slanted if long, not all if many.
+
+    Call it after the legend, whose room is then known.
+    """
     figure: Any = ax.get_figure(root=True)
-    width = ax.bbox.width / figure.dpi
+    width = (ax.bbox.width - _width_of_legend(ax)) / figure.dpi
     most = max(2, int(width / _NAME_WIDTH))
     places = list(range(0, len(names), -(-len(names) // most)))  # at even distances
     is_slanted = sum(len(names[place]) for place in places) > _LETTERS_PER_INCH * width
@@ -77,6 +82,16 @@ def label_places(ax: Axes, names: Sequence[str]) -> None:
 
     ax.set_xticks(places, [names[place] for place in places], **style)
     ax.set_xlim(-0.6, len(names) - 0.4)
+
+
+def label_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Write names of layers at 0, 1, ... of the y axis, the first on top; not all if many."""
+    figure: Any = ax.get_figure(root=True)
+    most = max(2, int(ax.bbox.height / figure.dpi / _NAME_HEIGHT))
+    places = list(range(0, len(names), -(-len(names) // most)))  # at even distances
+
+    ax.set_yticks(places, [names[place] for place in places], fontsize="small")
+    ax.set_ylim(len(names) - 0.5, -0.5)
 
 
 def legend_outside(
@@ -109,6 +124,12 @@ def legend_outside(
     defaults |= {"loc": corner, "bbox_to_anchor": anchor}
     defaults["bbox_transform"] = ax.transAxes + ScaledTranslation(*shift, figure.dpi_scale_trans)
     legend = ax.legend(**(defaults | settings))
+
+    # Below, entries stand beside one another only as far as the axes are wide.
+    n_columns = int(settings.get("ncols", 1))
+    while side == "bottom" and n_columns > 1 and _is_too_wide(legend, ax):
+        n_columns -= 1
+        legend = ax.legend(**(defaults | settings | {"ncols": n_columns}))
 
     if figure.get_layout_engine() is None:
         size = legend.get_window_extent()
@@ -161,6 +182,22 @@ def title_text(title: Title, result: xr.Dataset) -> str:
     if "seed" in attributes and "seed" not in result.dims:
         details.append(f"seed {attributes['seed']}")
     return ", ".join(details)
+
+
+def _is_too_wide(legend: Legend, ax: Axes) -> bool:
+    return bool(legend.get_window_extent().width > _WIDEST * ax.bbox.width)
+
+
+def _width_of_legend(ax: Axes) -> float:
+    """Give the pixels that a layout engine will take from axes for the legend beside them."""
+    figure: Any = ax.get_figure(root=True)
+    legend = ax.get_legend()
+    if legend is None or figure.get_layout_engine() is None:
+        return 0.0
+
+    place = legend.get_window_extent()
+    is_beside = place.x0 >= ax.bbox.x1
+    return min(float(place.width), _MOST_SHARE * float(ax.bbox.width)) if is_beside else 0.0
 
 
 def _give_room(ax: Axes, pixels: float, side: str) -> None:

@@ -88,9 +88,31 @@ def test_the_legend_names_the_curves_once_for_all_panels(trace):
     own = plt.subplots(1, 4, squeeze=False)[1]  # where it may stand outside is not ours to say
     attention.plot_statistics(both, hue="training", axes=own)
     assert not own[0, 0].figure.legends
-    names = [text.get_text() for text in own[0, 0].get_legend().get_texts()]
+    # Beside the last panel of the row, where it covers none.
+    names = [text.get_text() for text in own[0, 3].get_legend().get_texts()]
     assert names == ["plain", "asymmetric"]
-    assert own[0, 1].get_legend() is None
+    assert own[0, 0].get_legend() is None
+
+
+def test_of_many_layers_some_are_named_and_colours_tell_them_by_order():
+    layers = [f"blocks.{i}.attn" for i in range(48)]
+    entropy = np.random.default_rng(0).random((5, 48))
+    deep = xr.Dataset(
+        {"entropy": (("step", "layer"), entropy)}, {"step": range(5), "layer": layers}
+    )
+    own = plt.subplots(figsize=(5, 4))[1]
+    attention.plot_statistics(deep, names=["entropy"], hue="layer", axes=np.array([own]))
+    assert len({line.get_color() for line in own.get_lines()}) == 48
+    legend = own.get_legend()
+    assert len(legend.get_texts()) == 12
+    assert legend.get_window_extent().x0 >= own.get_window_extent().x1
+
+    over_layers = attention.plot_statistics(deep.mean("step"), names=["entropy"], x="layer")[0, 0]
+    over_layers.figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in over_layers.get_xticklabels()]
+    assert 2 < len(boxes) < 48
+    written = [label.get_text() for label in over_layers.get_xticklabels()]
+    assert written == [layers[round(tick)] for tick in over_layers.get_xticks()]
 
 
 def test_what_cannot_be_drawn_is_named(trace):

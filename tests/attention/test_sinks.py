@@ -174,5 +174,8 @@ def test_what_does_not_fit_is_refused():
         attention.sinks(network, tokens(), threshold=1.5)
     with pytest.raises(ValueError, match="`massive`"):
         attention.sinks(network, tokens(), massive=-1)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with pytest.raises(ValueError, match=r"`data`: the forward pass failed on .* dimension of 8"):
+        attention.sinks(layer, torch.randn(2, 5, 4))
     with pytest.raises(ValueError, match="no attention"):
         attention.sinks(nn.Linear(6, 2).double(), tokens())

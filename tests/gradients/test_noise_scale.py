@@ -223,6 +223,9 @@ def test_what_cannot_be_told_is_refused():
         noise_scale(trace.to_dataset(), batch_size=5)
 
     record = gaussian_record(2, n_steps=2)
+    for part in ({"step": 0}, {"layer": 0}, {"objective": 0}):
+        with pytest.raises(ValueError, match=rf"`trace`: .* trace.isel\({next(iter(part))}="):
+            noise_scale(record.isel(part), batch_size=3)
     for options, argument in (
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 2.5}, "batch_size"),

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map, tree_map_only, tree_structure
+from torch.utils.data import DataLoader
 
 from resonance_toolkit._base.checks import check_whole
 from resonance_toolkit._base.data.forms import Batch, Batches, check_finite_targets, tensors_in
@@ -101,12 +102,7 @@ def take(
         model=model,
         has_loss=has_loss,
     )
-    devices = set() if model is None else devices_of(model)
-    with preserving_rng(devices), _preserving_generators(data):
-        # Augmentation may draw from any of the three.
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        seed_generators(seed, devices)
+    with _drawing_by_seed(data, seed, model):
         pieces = _join_alike(draw_batches(data, request), samples)
     if needs_targets:
         check_finite_targets(pieces)
@@ -116,14 +112,56 @@ def take(
         warn_user(f"`samples`: up to {samples} are drawn, data has {n_samples}: all used")
 
     if model is not None:
-        device = device_of(model)
-        if device.type != "meta" and any(tensor.is_meta for tensor in tensors_in(pieces)):
-            raise ValueError(
-                "`data`: expected tensors with numbers, got some on the meta device; make them on "
-                f"{device.type}"
-            )
-        pieces = [_map_tensors(lambda tensor: tensor.to(device), piece) for piece in pieces]
+        pieces = _put_beside(model, pieces)
     return [batch for piece in pieces for batch in _cut(piece, batch_size)]
+
+
+@contextmanager
+def streaming_inputs(
+    loader: DataLoader[Any], seed: int, *, model: nn.Module, batch_size: int
+) -> Iterator[Iterator[Any]]:
+    """Give all inputs of a loader, for one pass, batch by batch: none is kept.
+
+    Of a plain loader these are the batches that `take` gives.
+
+    Args:
+        loader: The loader.
+        seed: Decides random augmentation.
+        model: Whose inputs they are.
+        batch_size: Samples in a batch, at most.
+    """
+    request = Request(None, seed, batch_size, needs_targets=False, model=model)
+
+    # Augmentation draws as the pass goes on: random states are given back when all is over.
+    with _drawing_by_seed(loader, seed, model):
+        yield (
+            inputs
+            for piece in draw_batches(loader, request)
+            for moved_piece in _put_beside(model, [piece])
+            for inputs, _ in _cut(moved_piece, batch_size)
+        )
+
+
+@contextmanager
+def _drawing_by_seed(data: Any, seed: int, model: nn.Module | None) -> Iterator[None]:
+    """Let `seed` decide what is random in data; give all generators their states back."""
+    devices = set() if model is None else devices_of(model)
+    with preserving_rng(devices), _preserving_generators(data):
+        # Augmentation may draw from any of the three.
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        seed_generators(seed, devices)
+        yield
+
+
+def _put_beside(model: nn.Module, pieces: list[Batch]) -> list[Batch]:
+    device = device_of(model)
+    if device.type != "meta" and any(tensor.is_meta for tensor in tensors_in(pieces)):
+        raise ValueError(
+            "`data`: expected tensors with numbers, got some on the meta device; make them on "
+            f"{device.type}"
+        )
+    return [_map_tensors(lambda tensor: tensor.to(device), piece) for piece in pieces]
 
 
 def _join_alike(batches: Iterable[Batch], samples: int | None) -> list[Batch]:

@@ -77,6 +77,8 @@ class DefaultLoss:
         if self.largest is not None and self.largest >= n_classes:
             raise ValueError(class_out_of_range(self.largest, n_classes))
         values = F.cross_entropy(scores, classes, reduction="none", ignore_index=IGNORED_TARGET)
+        if values.dim() == 1:
+            return values
         return mean_over_positions(values, classes != IGNORED_TARGET)
 
 

@@ -1,5 +1,6 @@
 """Arrays of an `.npz`: inputs and targets, images among them put into the form that torch has."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ class ArraySource(Source):
                     if inputs in names and targets in names
                 ]
         except Exception as error:  # whatever a damaged or hostile file makes zip or numpy say
-            raise Mistake(f"--data: {path} cannot be read: {first_line(error)}") from error
+            raise Mistake(f"--data: {path} cannot be read: {_say_unread(path, error)}") from error
 
         if not any(set(pair) <= set(names) for pair in _PAIRS):
             raise Mistake(
@@ -74,6 +75,15 @@ class ArraySource(Source):
         return Prepared(
             (inputs, targets), f"{words}, and {len(held_out[0])} to measure on", held_out
         )
+
+
+def _say_unread(path: Path, error: Exception) -> str:
+    if not zipfile.is_zipfile(path):
+        return "it is no .npz; expected what np.savez(path, x=..., y=...) writes"
+    if "allow_pickle" in str(error):
+        # numpy's own advice would run code of the file.
+        return "it holds Python objects; expected arrays of numbers"
+    return first_line(error)
 
 
 def _as_tensors(pair: Pair, loaded: LoadedModel, asked: Preparation) -> tuple[Tensor, Tensor]:

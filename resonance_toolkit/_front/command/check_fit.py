@@ -25,6 +25,9 @@ from resonance_toolkit._front.command.mistake import Mistake, first_line
 
 Loss = Callable[[Any, Any], Tensor]
 
+# Where a sentence turns to how batches are put together in Python, which files leave no room for.
+_PYTHON_ADVICE = ". Samples come first: "
+
 
 def find_loss(name: str) -> Loss:
     """Find a loss of `torch.nn.functional` by name.
@@ -38,10 +41,12 @@ def find_loss(name: str) -> Loss:
     """
     names = [key for key in dir(F) if _is_loss(key)]
     if name not in names:
-        similar = difflib.get_close_matches(name, names, n=3) or names
+        # `mse` is short for mse_loss.
+        similar = [key for key in names if key.startswith(f"{name}_")]
+        similar += difflib.get_close_matches(name, names, n=3)
         raise Mistake(
             f"--loss: torch.nn.functional has no loss {name!r}; expected one such as "
-            f"{', '.join(similar[:10])}"
+            f"{', '.join((similar or names)[:10])}"
         )
     loss: Loss = getattr(F, name)
     return loss
@@ -107,8 +112,11 @@ def translate(error: Exception) -> str:
         '--n: expected a whole number of at least 1, got 0'
         >>> translate(ValueError("`data`: give a loss=torch.nn.functional.mse_loss"))
         '--data: give a --loss mse_loss'
+        >>> translate(ValueError("`data`: the pass failed. Samples come first: (x, y)"))
+        '--data: the pass failed'
     """
     sentence = first_line(error).replace("loss=torch.nn.functional.", "--loss ")
+    sentence = sentence.partition(_PYTHON_ADVICE)[0]
     argument, separator, rest = sentence.removeprefix("`").partition("`")
     if not (sentence.startswith("`") and separator):
         return sentence

@@ -109,7 +109,7 @@ def make_digits_vit(seed: int) -> tuple[DigitsViT, tuple[Tensor, Tensor]]:
     """
     images, labels = load_digits()
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(images), generator=generator)
+    order = torch.randperm(len(images), generator=generator, device="cpu")
     rows_beforehand, other_rows = order[:_N_BEFOREHAND], order[_N_BEFOREHAND:]
 
     with preserving_rng():
@@ -124,7 +124,8 @@ def _train(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
 
     for _ in range(_EPOCHS):
-        for rows in torch.randperm(len(x), generator=generator).split(32):
+        order = torch.randperm(len(x), generator=generator, device="cpu")
+        for rows in order.split(32):
             loss = F.cross_entropy(model(x[rows]), y[rows])
             optimizer.zero_grad()
             loss.backward()

@@ -1,6 +1,9 @@
 """MODEL on the command line, as a module."""
 
 import ast
+import contextlib
+import difflib
+import importlib
 import json
 from pathlib import Path
 
@@ -57,7 +60,24 @@ def _load(request: ModelRequest) -> LoadedModel:
     folder = Path(request.text).expanduser()
     if folder.is_dir():
         return _load_folder(folder, request)
-    raise Mistake(f"MODEL: expected {FORMS}; there is no folder {request.text!r}")
+    raise Mistake(f"MODEL: expected {FORMS}, got {request.text!r}{_suggest(request.text)}")
+
+
+def _suggest(text: str) -> str:
+    """Find what a word may have been meant to be: a library's model, or its prefix with a slip."""
+    library, separator, name = text.partition(":")
+    if separator:
+        similar = difflib.get_close_matches(library, list(_LIBRARIES), n=1)
+        return f"; did you mean {similar[0]}:{name}?" if similar and name else ""
+    if difflib.get_close_matches(text, ["digits"]):
+        return "; did you mean digits?"
+
+    found = []
+    for module_name in ("timm", "torchvision"):
+        with contextlib.suppress(ImportError):
+            listed = importlib.import_module(f"{module_name}.models").list_models()
+            found += [f"{module_name}:{text}"] if text in listed else []
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _load_folder(folder: Path, request: ModelRequest) -> LoadedModel:

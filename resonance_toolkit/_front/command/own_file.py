@@ -38,7 +38,7 @@ def load_from_file(text: str) -> nn.Module:
         model = _make(getattr(module, name), text, path)
 
     if not isinstance(model, nn.Module):
-        raise Mistake(f"MODEL: {text} gave a {type(model).__name__}; expected an nn.Module")
+        raise Mistake(f"MODEL: {text} gave {type(model).__name__}; expected an nn.Module")
     return model
 
 

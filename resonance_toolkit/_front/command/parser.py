@@ -1,9 +1,10 @@
 """The options of the command line, and what `--help` says about them."""
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _EXAMINE = """\
 examples:
@@ -55,7 +56,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     Raises:
         SystemExit: For help, and with code 2 for words that are no options.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="resonance",
         description="How does this architecture respond to this training signal?",
         epilog="`python -m resonance COMMAND --help` has examples. Where another `resonance` is in "
@@ -63,11 +64,27 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--version", action=_PrintVersion, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.commands = commands.choices
 
     _add_examine(commands)
     _add_show(commands)
     _add_info(commands)
     return parser.parse_args(argv)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence: a list of twenty options above it hides it."""
+
+    commands: Any = ()
+
+    def error(self, message: str) -> NoReturn:
+        words = message.removeprefix("unrecognized arguments: ")
+        if words != message and not words.startswith("-"):
+            message += "; data are given by --data"
+        if message.startswith("argument COMMAND: invalid choice"):
+            command = message.split("'")[1]
+            message = f"COMMAND: expected {', '.join(self.commands)}, got {command!r}"
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 class _PrintVersion(argparse.Action):
@@ -138,7 +155,7 @@ def _add_examine(commands: Any) -> None:
         help='where branches are attached, such as "blocks.*" or blocks.2,blocks.5',
     )
     what.add_argument("--n", type=_at_least(1), help="branches per layer")
-    what.add_argument("--alpha", type=float, help="strength of their loss")
+    what.add_argument("--alpha", type=_strength, help="strength of their loss")
     what.add_argument("--budget", help="seconds, or seconds, minutes, hours")
     what.add_argument("--steps", type=_at_least(1), help="updates of each training run")
     what.add_argument("--seeds", type=_at_least(1), help="training runs of each kind")
@@ -212,6 +229,16 @@ def _at_least(smallest: int) -> Callable[[str], int]:
 
     whole_number.__name__ = "whole number"
     return whole_number
+
+
+def _strength(text: str) -> float:
+    number = float(text)
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"expected a finite number of at least 0, got {text}")
+    return number
+
+
+_strength.__name__ = "number"
 
 
 def _numbers(text: str) -> tuple[float, ...]:

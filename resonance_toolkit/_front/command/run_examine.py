@@ -1,6 +1,7 @@
 """`resonance examine`: from a name and a file to a page."""
 
 import argparse
+import difflib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ def _which(arguments: argparse.Namespace) -> tuple[str, str]:
             "digits"
         )
     if arguments.data is None and arguments.model != "digits":
+        if difflib.get_close_matches(arguments.model, ["digits"]):
+            raise Mistake(f"MODEL: expected digits, or a model with --data; got {arguments.model}")
         raise Mistake(f"--data: say what {arguments.model} is examined on: {FORMS}")
     if arguments.model is None and arguments.data != "digits":
         raise Mistake(f"MODEL: say which model is examined on {arguments.data}")
@@ -132,13 +135,18 @@ def _find_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except Exception as error:  # every back end has its own
-        raise Mistake(f"--device: torch cannot use {name!r} on this machine") from error
+        available = ", ".join(["cpu", *map(str, all_accelerators())])
+        raise Mistake(
+            f"--device: torch cannot use {name!r} on this machine; it has {available}"
+        ) from error
     if device.type == "meta":
         raise Mistake("--device: expected one that computes, got meta")
     return device
 
 
 def _check_folder(folder: Path) -> None:
+    if folder.is_file():
+        raise Mistake(f"--output: cannot make the folder {folder}: there is a file of that name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -156,7 +164,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _title(arguments: argparse.Namespace) -> str:
     model, data = _which(arguments)
-    return "a small vision transformer on digits" if model == "digits" else f"{model} on {data}"
+    return "A small vision transformer on digits" if model == "digits" else f"{model} on {data}"
 
 
 def _read_budget(text: str) -> float | str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from h5py import is_hdf5
 
 import resonance_toolkit
 from resonance_toolkit import check_writable, text_table, write_atomically
@@ -98,8 +99,12 @@ def _range(variable: xr.DataArray) -> tuple[str, str]:
 
 
 def _open(path: Path) -> xr.Dataset | xr.DataTree:
+    if path.is_dir():
+        raise Mistake(f"RESULT: {path} is a folder; expected a file, such as {path / 'result.nc'}")
     if not path.is_file():
         raise Mistake(f"RESULT: no file {path}")
+    if not is_hdf5(path):
+        raise Mistake(f"RESULT: {path} is no result; expected what to_netcdf has written")
     try:
         with xr.open_datatree(path, engine="h5netcdf") as file:
             tree = file.load()

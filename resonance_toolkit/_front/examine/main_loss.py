@@ -26,6 +26,7 @@ from resonance_toolkit import (
     ignore_index_of,
     leave_out_uncounted,
     name_of,
+    widest_float,
 )
 
 
@@ -86,7 +87,8 @@ class MainLoss:
         with torch.no_grad():
             for inputs, targets in batches:
                 values, outputs = self._values_and_outputs(model, (inputs, targets))
-                losses.append(values.double().mean().item())
+                values = values.to(widest_float(values.device))
+                losses.append(values.mean().item())
                 n_samples.append(count_samples(inputs))
 
                 ignored = IGNORED_TARGET if self.ignored is None else self.ignored

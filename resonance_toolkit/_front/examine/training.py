@@ -30,6 +30,7 @@ from resonance_toolkit import (
     preserving_rng,
     probes,
     seed_generators,
+    to_host,
 )
 from resonance_toolkit._front.examine.main_loss import Measured
 from resonance_toolkit._front.examine.subject import Subject
@@ -229,7 +230,9 @@ def train(
             on_update()
             recent_losses.append(train_on_batch(run, next(batches)))
             if step in plan.measured_steps:
-                curves["train_loss"].append(torch.stack(recent_losses).double().mean().item())
+                curves["train_loss"].append(
+                    torch.stack(to_host(recent_losses)).double().mean().item()
+                )
                 recent_losses.clear()
                 last = _add_measurement(curves, run, samples, is_last=step == plan.steps)
 
@@ -250,13 +253,14 @@ def draw_batches(pieces: Batches, batch_size: int, seed: int) -> Iterator[tuple[
     while True:
         rows_of_batches: list[tuple[int, Tensor]] = []
         for index, piece in enumerate(pieces):
-            order = torch.randperm(count_samples(piece), generator=generator)
+            order = torch.randperm(count_samples(piece), generator=generator, device="cpu")
             cut = list(order.split(batch_size))
             if len(cut) > 1 and len(cut[-1]) < batch_size:
                 cut.pop()
             rows_of_batches += [(index, rows) for rows in cut]
 
-        for place in torch.randperm(len(rows_of_batches), generator=generator).tolist():
+        places = torch.randperm(len(rows_of_batches), generator=generator, device="cpu")
+        for place in places.tolist():
             index, rows = rows_of_batches[place]
             inputs, targets = pieces[index]
             yield index_rows(inputs, rows), index_rows(targets, rows)
@@ -275,8 +279,9 @@ def split_samples(pieces: Batches, n_held_out: int, seed: int) -> SplitSamples:
             "`data`: expected at least two samples, one to train on and one held out, got one"
         )
 
-    order = torch.randperm(n_samples, generator=torch.Generator().manual_seed(seed))
-    is_held_out = torch.zeros(n_samples, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(n_samples, generator=generator, device="cpu")
+    is_held_out = torch.zeros(n_samples, dtype=torch.bool, device="cpu")
     is_held_out[order[: min(n_held_out, n_samples - 1)]] = True
 
     train: Batches = []

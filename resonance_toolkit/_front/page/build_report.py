@@ -11,7 +11,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.drawings.choose import draw_all
 from resonance_toolkit._front.page.layer_table import make_layer_table
-from resonance_toolkit._front.page.numbers import value_of, write_number
+from resonance_toolkit._front.page.numbers import as_number, value_of, write_number
 from resonance_toolkit._front.page.sections import (
     anything,
     attention,
@@ -22,7 +22,7 @@ from resonance_toolkit._front.page.sections import (
     nudging,
     response,
 )
-from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.svg import to_svg
 from resonance_toolkit._front.page.view import (
     Column,
@@ -86,13 +86,25 @@ def report_examined(tree: xr.DataTree, title: str | None) -> Report:
         verdict=read_verdict(tree.attrs),
         facts=_facts_of(tree.attrs),
         parts=_part_rows(tree),
-        total_seconds=float(np.nansum(tree.dataset["seconds"].values))
-        if "seconds" in tree.dataset
-        else 0.0,
+        total_seconds=_total_seconds(tree),
+        preparation_seconds=_preparation_seconds(tree),
         layers=make_layer_table(tree),
         sections=[_section_of_part(tree, part) for part in _parts_of(tree)],
         footer=_footer(tree.attrs),
     )
+
+
+def _total_seconds(tree: xr.DataTree) -> float:
+    if "seconds" not in tree.dataset:
+        return 0.0
+    return float(np.nansum(tree.dataset["seconds"].values)) + _preparation_seconds(tree)
+
+
+def _preparation_seconds(tree: xr.DataTree) -> float:
+    """What was spent before the first part, on reading data, trying the model and timing it."""
+    if "preparation_seconds" not in tree.dataset:
+        return 0.0
+    return float(tree.dataset["preparation_seconds"])
 
 
 def report_runs(runs: Mapping[str, xr.DataTree], title: str | None) -> Report:
@@ -128,7 +140,7 @@ def read_verdict(attributes: Mapping[Any, Any]) -> Verdict | None:
     """Read the verdict from a tree's attributes, if it has one."""
     if "verdict" not in attributes:
         return None
-    low, high = (_as_number(attributes.get(f"verdict_interval_{end}")) for end in ("low", "high"))
+    low, high = (as_number(attributes.get(f"verdict_interval_{end}")) for end in ("low", "high"))
     return Verdict(
         word=str(attributes["verdict"]),
         sentence=str(attributes.get("verdict_sentence", "")),
@@ -162,8 +174,8 @@ def _facts_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
     for key, label in _FACTS.items():
         value = attributes.get(key)
         if value not in (None, "", "none"):
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            facts.append((label, write_number(float(value)) if is_number else str(value)))
+            number = as_number(value)
+            facts.append((label, str(value) if math.isnan(number) else write_number(number)))
     return facts
 
 
@@ -251,7 +263,7 @@ def _describe(tree: xr.DataTree, part: str) -> Findings:
             return _PARTS[part][2](node)
         except _LACKING:
             pass  # of another layout: told without its words
-    return anything.describe(node.to_dataset(inherit=False))
+    return anything.describe(result_of(node))
 
 
 def _draw(findings: Findings, key: str, *, heading: str = "") -> list[Picture]:
@@ -287,7 +299,7 @@ def read_surface(surface: xr.Dataset | None) -> dict[str, object] | None:
 def _compare(runs: Mapping[str, xr.DataTree]) -> Table:
     """One row for each run, with the numbers that parts lead with."""
     columns: list[tuple[Column, Callable[[xr.DataTree], float]]] = [
-        (Column("parameters"), lambda tree: _as_number(tree.attrs.get("n_parameters"))),
+        (Column("parameters"), lambda tree: as_number(tree.attrs.get("n_parameters"))),
         (Column("accuracy"), lambda tree: _number(tree, "model", "accuracy")),
         (Column("loss"), lambda tree: _number(tree, "model", "loss")),
         (
@@ -336,11 +348,7 @@ def _number(tree: xr.DataTree, path: str, name: str, reduce: str = "mean") -> fl
         node = tree[path]
     except KeyError:
         return math.nan
-    return (
-        value_of(node.to_dataset(inherit=False), name, reduce)
-        if isinstance(node, xr.DataTree)
-        else math.nan
-    )
+    return value_of(result_of(node), name, reduce) if isinstance(node, xr.DataTree) else math.nan
 
 
 def _title_of_part(part: str) -> str:
@@ -369,7 +377,3 @@ def _footer(attributes: Mapping[Any, Any]) -> list[str]:
     ]
     made_by = attributes.get("made_by")
     return [*([f"Measured by {made_by}"] if made_by else []), *versions]
-
-
-def _as_number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -14,6 +14,7 @@ import xarray as xr
 
 from resonance_toolkit import gradients
 from resonance_toolkit._front.page.drawings.nudging import by_rule
+from resonance_toolkit._front.page.sections.part import result_of
 from resonance_toolkit._front.page.view import Column, Table
 
 Values = dict[str, float]
@@ -62,7 +63,7 @@ def _attachment_points(tree: xr.DataTree) -> list[str]:
 def _model_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, dict[str, str]]]:
     if "model" not in tree.children:
         return []
-    result = tree.children["model"].to_dataset(inherit=False)
+    result = result_of(tree.children["model"])
     return [
         (
             Column(title, is_text=True),
@@ -76,7 +77,7 @@ def _model_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, d
 def _response_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "response" not in tree.children:
         return []
-    result = tree.children["response"].to_dataset(inherit=False)
+    result = result_of(tree.children["response"])
     columns = []
     if "cosine" in result:
         others = [dim for dim in result["cosine"].dims if dim != "layer"]
@@ -98,7 +99,7 @@ def _response_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column
 def _gradient_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "gradients" not in tree.children:
         return []
-    result = tree.children["gradients"].to_dataset(inherit=False)
+    result = result_of(tree.children["gradients"])
     if "layer" not in result.dims or "cosine" not in result:
         return []
 
@@ -120,7 +121,7 @@ def _gradient_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column
 def _nudging_columns(tree: xr.DataTree) -> list[tuple[Column, Values]]:
     if "nudging" not in tree.children:
         return []
-    result = by_rule(tree.children["nudging"].to_dataset(inherit=False))
+    result = by_rule(result_of(tree.children["nudging"]))
     if "loss_change" not in result or "layer" not in result.dims:
         return []
     rules = [str(name) for name in result["rule"].values] if "rule" in result.dims else [None]
@@ -138,7 +139,7 @@ def _nudging_columns(tree: xr.DataTree) -> list[tuple[Column, Values]]:
 def _attention_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "attention" not in tree.children:
         return []
-    result = tree.children["attention"].to_dataset(inherit=False)
+    result = result_of(tree.children["attention"])
     if "normalised_entropy" not in result or "layer" not in result.dims:
         return []
     entropy = result["normalised_entropy"]
@@ -152,7 +153,7 @@ def _attention_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Colum
 def _curvature_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "curvature" not in tree.children:
         return []
-    result = tree.children["curvature"].to_dataset(inherit=False)
+    result = result_of(tree.children["curvature"])
     if "layer" not in result.dims or "largest" not in result:
         return []
     others = [dim for dim in result["largest"].dims if dim != "layer"]

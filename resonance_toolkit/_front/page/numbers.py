@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,15 @@ def write_number(value: float, *, signed: bool = False) -> str:
         return "0"
     if size == int(size) and size < 1e12:
         return f"{sign}{int(size):,}"
+
     if size >= 1e6 or size < 1e-3:
         digits, _, exponent = f"{size:.2e}".partition("e")
         digits = digits.rstrip("0").rstrip(".")
         return f"{sign}{digits} \u00d7 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+
     if size >= 999.5:
         return f"{sign}{size:,.0f}"
+
     return f"{sign}{size:.3g}"
 
 
@@ -83,8 +87,19 @@ def write_seconds(value: float) -> str:
         return f"{value * 1000:.0f} ms"
     if value < 99.95:
         return f"{value:.3g} s"
+
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes} min {seconds} s"
+
+
+def as_number(value: object) -> float:
+    """Return an attribute as a number; NaN if it is none. Read from a file, it is one of numpy's.
+
+    Examples:
+        >>> as_number(np.int64(3)), as_number("three"), as_number(None)
+        (3.0, nan, nan)
+    """
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def value_of(result: xr.Dataset, name: str, reduce: str = "mean") -> float:
@@ -94,8 +109,10 @@ def value_of(result: xr.Dataset, name: str, reduce: str = "mean") -> float:
     """
     if name not in result:
         return math.nan
+
     values: Any = np.asarray(result[name].values)
     if values.dtype.kind not in "fiub":
         return math.nan
+
     values = values[np.isfinite(values)].astype(float)
     return float(getattr(np, reduce)(values)) if values.size else math.nan

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import xarray as xr
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from resonance_toolkit._base.files import check_writable, write_atomically
 from resonance_toolkit._base.showing import render_page
@@ -19,6 +19,7 @@ from resonance_toolkit._front.page.build_report import (
     report_runs,
 )
 from resonance_toolkit._front.page.numbers import write_number, write_seconds
+from resonance_toolkit._front.page.sections.part import result_of
 from resonance_toolkit._front.page.view import Report
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -113,7 +114,7 @@ def _report_several(
     results = _results_in(nodes)
     if root is not None and root.dataset.data_vars:
         results = {
-            str(root.attrs.get("made_by", "result")): root.to_dataset(inherit=False),
+            str(root.attrs.get("made_by", "result")): result_of(root),
             **results,
         }
     _check_not_empty(results)
@@ -130,7 +131,7 @@ def _results_in(nodes: Mapping[str, Any]) -> dict[str, xr.Dataset]:
         for inner in node.subtree:
             place = "/".join(part for part in (name, inner.relative_to(node)) if part != ".")
             if inner.dataset.data_vars:
-                results[place] = inner.to_dataset(inherit=False)
+                results[place] = result_of(inner)
     return results
 
 
@@ -148,6 +149,18 @@ def _render(report: Report) -> str:
         script_digest=_digest(script),
         write_number=write_number,
         write_seconds=write_seconds,
+        mark_code=_mark_code,
+    )
+
+
+def _mark_code(text: str) -> Markup:
+    """Set names between backticks as code; all else stays text, whatever it holds."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        return escape(text)  # a backtick without its partner
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if index % 2 else piece
+        for index, piece in enumerate(pieces)
     )
 
 

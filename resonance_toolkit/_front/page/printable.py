@@ -25,7 +25,9 @@ def printable(dataset: xr.Dataset) -> xr.Dataset:
         values: Any = variable.values
         if _holds_words(values):
             values = _printable_words(values)
+
         copy[name] = (variable.dims, values, attributes)
+
     copy.attrs = _printable_attributes(dataset.attrs)
     return copy
 
@@ -48,6 +50,7 @@ def _printable_words(values: Any) -> Any:
     # Names that differ still do: what selects by name would find two.
     if len(set(shown)) < len(set(words)):
         shown = [printable_text(word, most=len(word)) for word in words]
+
     return np.array(shown).reshape(values.shape)
 
 

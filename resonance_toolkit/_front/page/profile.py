@@ -54,14 +54,17 @@ def draw_profile(panels: Sequence[Panel], *, colours: Sequence[str] = SERIES) ->
 
     axes: Any = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     letters = 72 // (len(panels) + 1)
+
     for ax, panel in zip(axes, panels, strict=True):
         _draw_panel(ax, panel, rows, colours)
         ax.set_xlabel(textwrap.fill(panel.label, letters))
+
     _write_names(axes[0], names)
 
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 5))
+
     return figure
 
 
@@ -72,13 +75,17 @@ def _draw_panel(ax: Axes, panel: Panel, rows: Any, colours: Sequence[str]) -> No
     names = [str(name) for name in values[series_dims[0]].values] if series_dims else [None]
 
     is_crowded = len(rows) > 60
+
     for index, (name, numbers) in enumerate(zip(names, table, strict=True)):
         color = colours[index % len(colours)]
+
+        # Series stand a little apart, so that none covers another.
         shifted = rows + (0 if len(names) == 1 else 0.18 * (index - (len(names) - 1) / 2))
         if panel.low is not None and panel.high is not None:
             low = np.atleast_2d(panel.low.transpose(*series_dims, "layer").values)[index]
             high = np.atleast_2d(panel.high.transpose(*series_dims, "layer").values)[index]
             ax.hlines(shifted, low, high, color=color, linewidth=3, alpha=0.35)
+
         ax.plot(
             numbers,
             shifted,
@@ -101,8 +108,10 @@ def _draw_panel(ax: Axes, panel: Panel, rows: Any, colours: Sequence[str]) -> No
             fontsize=8.5,
             color=MUTED,
         )
+
     if panel.limits is not None:
         ax.set_xlim(*panel.limits)
+
     ax.grid(axis="y", color=RULE, linewidth=0.5)
     ax.locator_params(axis="x", nbins=4)
     ax.tick_params(axis="y", length=0)

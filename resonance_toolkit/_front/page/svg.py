@@ -18,23 +18,28 @@ from resonance_toolkit._front.page.figure_style import INK, MUTED, PAPER, RULE, 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_ELEMENTS = {
-    "svg",
-    "g",
-    "path",
-    "defs",
-    "clipPath",
-    "use",
-    "rect",
-    "circle",
-    "image",
-    "text",
-    "tspan",
-}  # fmt: skip  (a set of words reads best in lines)
-_ATTRIBUTES = {
-    "d", "style", "transform", "id", "clip-path", "x", "y", "width", "height", "viewBox", "r", "cx",
-    "cy", "preserveAspectRatio",
-}  # fmt: skip
+# What a picture needs of the many elements and attributes that a file of this kind may hold.
+_ELEMENTS = frozenset(
+    {"svg", "g", "path", "defs", "clipPath", "use", "rect", "circle", "image", "text", "tspan"}
+)
+_ATTRIBUTES = frozenset(
+    {
+        "d",
+        "style",
+        "transform",
+        "id",
+        "clip-path",
+        "x",
+        "y",
+        "width",
+        "height",
+        "viewBox",
+        "r",
+        "cx",
+        "cy",
+        "preserveAspectRatio",
+    }
+)
 
 # Dots for each inch of what is drawn as an image: maps, surfaces.
 _DPI = 150
@@ -67,6 +72,7 @@ def to_svg(figure: Figure, *, name: str, label: str) -> Markup:
     """
     _rasterise_maps(figure)
     file = io.BytesIO()
+
     with page_style():
         import matplotlib as mpl
 
@@ -104,14 +110,17 @@ def _write(element: ElementTree.Element, parts: list[str], name: str) -> None:
             _write_link(value, parts, name)
         elif local_key in _ATTRIBUTES and not (tag == "svg" and local_key in {"width", "height"}):
             parts.append(f' {local_key}="{escape(_rename(local_key, value, name))}"')
+
     parts.append(">")
 
     if tag in {"text", "tspan"}:
         parts.append(escape(element.text or ""))
+
     for child in element:
         _write(child, parts, name)
         if tag in {"text", "tspan"}:
             parts.append(escape(child.tail or ""))
+
     parts.append(f"</{tag}>")
 
 
@@ -127,12 +136,14 @@ def _rename(key: str, value: str, name: str) -> str:
         return f"{name}-{value}"
     if key == "clip-path":
         return value.replace("url(#", f"url(#{name}-")
+
     if key == "style":
         # The page's font; and its colours, with matplotlib's own for whoever knows no variables.
         value = re.sub(
             r"'[^']*'(, *'[^']*')*, *(sans-serif|serif|monospace)|'[^']*'", "inherit", value
         )
         return re.sub(r"#[0-9a-f]{6}", lambda match: _as_variable(match.group()), value)
+
     return value
 
 

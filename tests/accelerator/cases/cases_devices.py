@@ -1,5 +1,9 @@
 """What a processor cannot show: default devices, labels elsewhere, two devices, no float64."""
 
+import itertools
+from contextlib import contextmanager, nullcontext
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +15,12 @@ import gradients
 import landscape
 import nudging
 import probes
+import resonance
+from landscape._curvature import estimates
 from resonance_toolkit import device_of, widest_float
+from resonance_toolkit._front.examine import budget
 from tests.accelerator.simulated import DEVICE, without_float64
+from tests.helpers.decoders import Averager
 
 LAYERS = ["0", "2"]
 
@@ -66,10 +74,10 @@ def make_model(kind=None):
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
 
-def make_data():
+def make_data(n_samples=12):
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(12, 6, generator=generator, device="cpu")
-    return x, torch.arange(12, device="cpu") % 4
+    x = torch.randn(n_samples, 6, generator=generator, device="cpu")
+    return x, torch.arange(n_samples, device="cpu") % 4
 
 
 def make_texts():
@@ -92,8 +100,72 @@ def _trace(model, data):
         return trace.to_dataset()
 
 
+def _trace_of_halves(model, data):
+    """Two updates of two micro-batches each."""
+    x, y = data
+    with gradients.Trace(model, every=1, noise=True) as trace:
+        for index in range(4):
+            half = slice(index % 2, None, 2)
+            outputs = model(x[half].to(device_of(model)))
+            main = F.cross_entropy(outputs, _beside(outputs, y[half])) / 2
+            auxiliary = outputs.square().mean() / 2
+            trace.backward(main, auxiliary, update=index % 2 == 1)
+        model.zero_grad()
+        return trace.to_dataset()
+
+
 def _beside(outputs, targets):
     return targets.to(outputs.device).reshape(-1)
+
+
+def _fit(model, data, layers, method):
+    sample = data[0].to(device_of(model))
+    with probes.attach(model, layers, loss="ce", sample=sample, listen_only=True) as probe:
+        return probe.fit(data, method=method, batch_size=5)
+
+
+def _tuned_lens(model, data, layers):
+    sample = data[0].to(device_of(model))
+    with probes.attach_exits(model, layers, head="tuned", sample=sample) as exits:
+        model(sample)
+        exits.divergence().backward()
+        with torch.no_grad():
+            for parameter in exits.parameters():
+                parameter -= 0.1 * parameter.grad
+        return probes.record_exits(model, data, layers, head=exits)
+
+
+def _restarted_curvature(model, data):
+    """Of so small a basis that it is begun anew."""
+    with mock.patch.object(estimates, "_SMALL_BASIS", 0):
+        measured = landscape.curvature(
+            model,
+            data,
+            k=1,
+            memory=0,
+            tolerance=1e-5,
+            max_products=20,
+            trace_probes=0,
+            density_runs=0,
+        )
+    assert measured.attrs["products_eigenvalues"] > measured.attrs["basis_size"]
+    return measured
+
+
+def _principal_directions(model):
+    path = [_moved(model, 1.2), _moved(model), model.state_dict()]
+    return landscape.principal_directions(model, path, over=["*.weight", "*.bias"])
+
+
+def _vectors_as_dataset(vectors):
+    """One variable for each tensor of each vector."""
+    return xr.Dataset(
+        {
+            f"{index} {name}": (f"{index} {name} number", tensor.cpu().double().flatten().numpy())
+            for index, vector in enumerate(vectors)
+            for name, tensor in vector.items()
+        }
+    )
 
 
 # Of every package, the verbs that make tensors or generators of their own.
@@ -117,6 +189,35 @@ VERBS = {
     "nudging.direct_feedback": lambda m, d, layers: nudging.alignment(
         m, d, nudging.direct_feedback(), layers
     ),
+    "probes.Probe.fit": lambda m, d, layers: _fit(m, d, layers, "ridge"),
+    "probes.Probe.fit (logistic)": lambda m, d, layers: _fit(m, d, layers, "logistic"),
+    "probes.similarity": lambda m, d, layers: probes.similarity(
+        m, _moved(m), d, layers=layers, batch_size=6
+    ),
+    "probes.attach_exits (tuned)": lambda m, d, layers: _tuned_lens(m, d, layers),
+    "gradients.noise_scale": lambda m, d, layers: gradients.noise_scale(
+        _trace_of_halves(m, d), batch_size=6, resamples=20
+    ),
+    "gradients.reweight": lambda m, d, layers: gradients.reweight(
+        _trace_of_halves(m, d), lambda gramian: gramian.diagonal() ** -0.5
+    ),
+    "landscape.critical_sharpness": lambda m, d, layers: landscape.critical_sharpness(m, d),
+    "landscape.curvature (by layer)": lambda m, d, layers: landscape.curvature(
+        m, d, k=1, by="layer", max_products=8, trace_probes=2, density_runs=0
+    ),
+    "landscape.curvature (finite difference)": lambda m, d, layers: landscape.curvature(
+        m, d, k=1, product="finite difference", max_products=4, trace_probes=0, density_runs=0
+    ),
+    "landscape.curvature (restarted)": lambda m, d, layers: _restarted_curvature(m, d),
+    "landscape.curvature (basis on the host)": lambda m, d, layers: landscape.curvature(
+        m, d, k=1, basis="host", max_products=8, trace_probes=2, density_runs=0
+    ),
+    "landscape.eigenvectors": lambda m, d, layers: _vectors_as_dataset(
+        landscape.eigenvectors(m, d, k=1)
+    ),
+    "landscape.principal_directions": lambda m, d, layers: _vectors_as_dataset(
+        _principal_directions(m)
+    ),
 }
 BRIDGES = {
     "nudging.StateBridge": lambda m, d, layers: nudging.StateBridge(hidden=8).fit(
@@ -128,8 +229,16 @@ BRIDGES = {
 }
 
 
-def _moved(model):
-    return {name: 1.1 * tensor for name, tensor in model.state_dict().items()}
+# Exits run the head on the hidden states of every layer, where these are.
+NEED_ONE_DEVICE = ("probes.record_exits", "probes.attach_exits (tuned)")
+
+
+def _moved(model, factor=1.1):
+    """Other weights; not on one line with the model's and those of another factor."""
+    return {
+        name: (factor if tensor.dim() > 1 else factor**2) * tensor
+        for name, tensor in model.state_dict().items()
+    }
 
 
 def assert_same_numbers(actual, expected):
@@ -155,7 +264,7 @@ def _on_cpu_made_model():
         return make_model()
 
 
-@pytest.mark.parametrize("name", [name for name in VERBS if name != "probes.record_exits"])
+@pytest.mark.parametrize("name", [name for name in VERBS if name not in NEED_ONE_DEVICE])
 def test_a_model_over_two_devices_is_measured_as_on_one(name):
     layers = ["first", "second"]
     expected = VERBS[name](make_model(Halved).to(DEVICE), make_data(), layers)
@@ -202,10 +311,20 @@ def test_double_precision_is_refused_where_there_is_none():
         widest_float.cache_clear()
 
 
+def _decoder(model):
+    """Another language model, with the layers that `generate` asks for, where this one is."""
+    torch.manual_seed(0)
+    return Averager(vocabulary=9).to(device_of(model))
+
+
 LANGUAGE_VERBS = {
     "gradients.initial_norm": lambda m, d: gradients.initial_norm(m, d),
     "attention.capture": lambda m, d: attention.capture(m, d[0], queries="mean"),
+    "attention.sinks": lambda m, d: attention.sinks(m, d[0]),
     "landscape.grid": lambda m, d: landscape.grid(m, d, size=3),
+    "probes.generate": lambda m, d: probes.generate(
+        _decoder(m), d[0], 3, layers="layers.*", threshold=0.2
+    ),
     "nudging.nudge": lambda m, d: nudging.nudge(m, d, nudging.backprop(), ["block"]),
 }
 
@@ -216,6 +335,54 @@ def test_a_language_model_gives_the_same_numbers(name):
     expected = verb(make_model(LanguageModel), make_texts())
     actual = verb(make_model(LanguageModel).to(DEVICE), make_texts())
     assert_same_numbers(actual, expected)
+
+
+# Of an examination: what differs from run to run.
+TOLD_BY_THE_CLOCK = ("seconds", "forward_seconds")
+
+
+@contextmanager
+def _steady_clock():
+    """Each look at the clock finds it a hundredth of a second later: budgets buy the same work."""
+    ticks = itertools.count()
+    with mock.patch.object(budget, "read_clock", side_effect=lambda: next(ticks) / 100):
+        yield
+
+
+def _examine(model):
+    with _steady_clock():
+        return resonance.examine(
+            model, make_data(40), layers=LAYERS, n=2, steps=4, seeds=2, samples=20, budget=3
+        )
+
+
+AROUND_AN_EXAMINATION = {
+    "as it is": nullcontext,
+    "without float64": without_float64,
+    "default device": lambda: DEVICE,
+}
+
+
+@pytest.mark.parametrize("name", AROUND_AN_EXAMINATION)
+def test_an_examination_gives_the_same_numbers(name):
+    expected = _examine(make_model())
+    model = make_model().to(DEVICE)
+    before = torch.get_device_module("sim").get_rng_state()
+
+    widest_float.cache_clear()
+    try:
+        with AROUND_AN_EXAMINATION[name]():
+            actual = _examine(model)
+    finally:
+        widest_float.cache_clear()
+
+    assert torch.equal(torch.get_device_module("sim").get_rng_state(), before)
+    assert actual["status"].values.tolist() == expected["status"].values.tolist()
+    assert set(actual.groups) == set(expected.groups)
+    for path in expected.groups:
+        names = [name for name in expected[path].data_vars if name not in TOLD_BY_THE_CLOCK]
+        pairs = (tree[path].to_dataset(inherit=False)[names] for tree in (actual, expected))
+        assert_same_numbers(*pairs)
 
 
 @pytest.mark.parametrize("name", ["landscape.grid", "landscape.curvature", "nudging.nudge"])

@@ -37,13 +37,14 @@ PROBES = {
     "ramp": {"alpha": probes.schedules.linear(0.0, 0.5, steps=10)},
     "balance": {"alpha": probes.schedules.balance(0.5)},
     "gate": {"alpha": probes.schedules.gate(0.5)},
+    "listening": {"n": 1, "listen_only": True},
 }
 
 
 @pytest.mark.parametrize("name", PROBES)
 def test_a_training_step_with_a_probe_never_waits(name):
     model = make_model()
-    probe = probes.attach(model, LAYERS, n=3, **PROBES[name])
+    probe = probes.attach(model, LAYERS, **{"n": 3} | PROBES[name])
     optimizer = torch.optim.SGD([*model.parameters(), *probe.parameters()], lr=0.1)
     x, y = make_data()
 
@@ -58,17 +59,26 @@ def test_a_training_step_with_a_probe_never_waits(name):
     _assert_never_waits(step)
 
 
-@pytest.mark.parametrize("level", ["parameter", "activation"])
-def test_a_training_step_with_a_trace_never_waits(level):
+TRACES = {
+    "parameter": {},
+    "activation": {"level": "activation", "layers": "4"},
+    "noise": {"noise": True},
+    "separate": {"separate": True},
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_training_step_with_a_trace_never_waits(name):
     model = make_model()
-    layers = {"layers": "4"} if level == "activation" else {}
     x, y = make_data()
 
-    with gradients.Trace(model, every=1, level=level, **layers) as trace:
+    with gradients.Trace(model, every=1, **TRACES[name]) as trace:
 
         def step():
-            logits = model(x)
-            trace.backward(F.cross_entropy(logits, y), logits.square().mean())
+            for half in (slice(0, 12), slice(12, None)):
+                logits = model(x[half])
+                losses = F.cross_entropy(logits, y[half]), logits.square().mean()
+                trace.backward(*losses, update=half.stop is None)
 
         step()
         _assert_never_waits(step)
@@ -78,14 +88,15 @@ def test_a_training_step_with_a_trace_never_waits(level):
         assert waits.by_kind["to_host"] <= 1, waits
 
 
-def test_a_training_step_with_exits_never_waits():
+@pytest.mark.parametrize("head", ["own", "model", "tuned"])
+def test_a_training_step_with_exits_never_waits(head):
     model = make_model()
     x, y = make_data()
-    with probes.attach_exits(model, LAYERS, head="own", sample=x) as exits:
+    with probes.attach_exits(model, LAYERS, head=head, sample=x) as exits:
 
         def step():
             model(x)
-            exits.loss(y).backward()
+            (exits.divergence() if head == "tuned" else exits.loss(y)).backward()
 
         step()
         _assert_never_waits(step)
@@ -105,6 +116,35 @@ def test_a_landscape_waits_once_a_point(method):
     for samples in (data, ignored):
         (few, n_few), (many, n_many) = (count(size, samples) for size in (5, 9))
         assert many.total - few.total <= n_many - n_few, f"{few}\n{many}"
+
+
+def test_critical_sharpness_waits_once_an_evaluation():
+    model, data = make_model(), make_data()
+
+    def count(max_evaluations):
+        with counting_waits() as waits:
+            measured = landscape.critical_sharpness(
+                model, data, tolerance=1e-4, max_evaluations=max_evaluations
+            )
+        return waits, int(measured["n_evaluations"].item())
+
+    (few, n_few), (many, n_many) = count(3), count(9)
+    assert n_many > n_few
+    assert many.total - few.total <= n_many - n_few, f"{few}\n{many}"
+
+
+def test_similarity_is_copied_once_a_batch():
+    model = make_model()
+    other = {name: 1.1 * tensor for name, tensor in model.state_dict().items()}
+
+    def count(n_batches):
+        with counting_waits() as waits:
+            data = make_data(12 * n_batches)
+            probes.similarity(model, other, data, layers=LAYERS, batch_size=12, samples=None)
+        return waits
+
+    few, many = count(2), count(5)
+    assert many.by_kind["to_host"] - few.by_kind["to_host"] <= 3, f"{few}\n{many}"
 
 
 def test_nudging_copies_once_a_batch():

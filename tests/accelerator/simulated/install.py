@@ -11,6 +11,7 @@ from tests.accelerator.simulated.kernel import Kernel
 from tests.accelerator.simulated.memory import NAME
 from tests.accelerator.simulated.modules import patch_modules, patch_storages
 from tests.accelerator.simulated.special import special_kernels
+from tests.accelerator.simulated.waits import note_wait
 
 # Private parts of torch that a device written in Python needs.
 _NEEDED_NAMES = (
@@ -46,6 +47,9 @@ def install() -> None:
     _libraries.extend([_register_operators(), _register_fallbacks()])
     patch_storages()
     patch_modules()
+
+    # Of a device written in Python, torch does not ask who is to be waited for.
+    torch.accelerator.synchronize = lambda device=None: note_wait("everything")
 
 
 def _register_operators() -> Any:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 # "number": one number is read. "to_host", "to_device": memory is copied. "shape": an operator
-# whose result has a size, or a decision, that depends on the values.
-Kind = Literal["number", "to_host", "to_device", "shape"]
+# whose result has a size, or a decision, that depends on the values. "everything": all that the
+# device was asked to do.
+Kind = Literal["number", "to_host", "to_device", "shape", "everything"]
 
 _ROOT = str(Path(__file__).parents[3])
 _SIMULATION = str(Path(__file__).parent)

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import landscape
+from landscape._curvature import estimates
 from tests.helpers.dense_curvature import dense_gauss_newton, dense_hessian, make
 
 DENSE = {"hessian": dense_hessian, "gauss-newton": dense_gauss_newton}
@@ -144,6 +145,77 @@ def test_agrees_with_curvlinops():
             model, (x, y), samples=20, k=3, tolerance=1e-10, matrix=matrix, density_runs=0
         )
         np.testing.assert_allclose(found["largest"], expected[:3], rtol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def restarted():
+    """A network of 20,000 weights, data, and its eigenvalues from a basis of twenty vectors."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 80), nn.Tanh())
+    model = nn.Sequential(*model, nn.Linear(80, 10)).double()
+    data = torch.randn(60, 64).double(), torch.arange(60) % 10
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimates, "_SMALL_BASIS", 0)
+        found = landscape.curvature(
+            model,
+            data,
+            samples=60,
+            memory=0,
+            tolerance=1e-6,
+            max_products=600,
+            trace_probes=0,
+            density_runs=0,
+        )
+    assert found.attrs["basis_size"] == 20
+    assert found.attrs["products_eigenvalues"] > 60
+    return model, data, found
+
+
+def assert_within_residuals(found, name, values):
+    """A Ritz value is no farther from an eigenvalue than its residual is long."""
+    distances = abs(found[name].values - values)
+    assert (distances <= found[f"{name}_residual"].values + 1e-9 * abs(values[0])).all()
+    # What a residual allows is far more than what tolerances of 1e-6 do.
+    np.testing.assert_allclose(found[name], values, atol=2e-6 * abs(values[0]))
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_a_restarted_search_agrees_with_curvlinops_on_a_larger_network(restarted):
+    import curvlinops
+    from scipy.sparse.linalg import eigsh
+
+    model, data, found = restarted
+    theirs = curvlinops.HessianLinearOperator(
+        model, nn.CrossEntropyLoss(), list(model.parameters()), [data]
+    )
+    values = eigsh(theirs.to_scipy(), k=10, which="BE", return_eigenvectors=False)
+    ordered = np.sort(values)
+    assert_within_residuals(found, "largest", ordered[::-1][:5])
+    assert_within_residuals(found, "smallest", ordered[:5])
+
+
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_a_restarted_search_agrees_with_pyhessian_on_a_larger_network(restarted):
+    import pyhessian
+
+    model, data, found = restarted
+    theirs = pyhessian.hessian(model, nn.CrossEntropyLoss(), data=data, cuda=False)
+    (value,), _ = theirs.eigenvalues(top_n=1, tol=1e-9, maxIter=500)
+    np.testing.assert_allclose(found["largest"][0], value, rtol=1e-5)
+
+
+def test_a_restarted_search_agrees_with_hessian_eigenthings_on_a_larger_network(restarted):
+    eigenthings = pytest.importorskip("hessian_eigenthings")
+
+    model, data, found = restarted
+    loss = eigenthings.supervised_loss(nn.CrossEntropyLoss())
+    operator = eigenthings.HessianOperator(model, [data], loss)
+    for name, which in (("largest", "LA"), ("smallest", "SA")):
+        theirs = eigenthings.lanczos(
+            operator, k=5, which=which, max_iter=120, reorthogonalize=True, seed=0
+        )
+        assert_within_residuals(found, name, theirs.eigenvalues.numpy())
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])

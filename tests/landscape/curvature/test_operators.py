@@ -69,6 +69,10 @@ def test_operators_that_do_not_fit_are_refused():
         landscape.curvature(model, None, matrix=lambda vector: None)
     with pytest.raises(ValueError, match="`matrix`: expected products of"):
         landscape.curvature(model, None, matrix=lambda vector: vector[:3])
+    with pytest.raises(ValueError, match=f"fails on a flat vector of {n} numbers"):
+        landscape.curvature(model, None, matrix=lambda vector: vector @ torch.eye(2))
+    with pytest.raises(ValueError, match=r"`matrix`: expected one of .* or an operator"):
+        landscape.curvature(model, data, matrix="fisher")
     with pytest.raises(ValueError, match="pass None for `data`"):
         landscape.curvature(model, data, matrix=torch.eye(n))
 

@@ -99,6 +99,23 @@ def test_trace_and_density_in_a_small_basis():
     np.testing.assert_allclose(mean, SPECTRUM.mean(), atol=1e-6)
 
 
+@pytest.mark.usefixtures("_small_basis")
+@pytest.mark.parametrize("memory", [2**31, 0])
+def test_the_largest_alone_take_fewer_products(memory):
+    model, operator = diagonal_model(SPECTRUM)
+    settings = {"k": 3, "memory": memory, "tolerance": 1e-8, "density_runs": 0}
+
+    both = landscape.curvature(model, None, matrix=operator, **settings)
+    largest = landscape.curvature(model, None, matrix=operator, ends="largest", **settings)
+
+    assert largest.attrs["products_eigenvalues"] < 0.8 * both.attrs["products_eigenvalues"]
+    ordered = np.sort(SPECTRUM)[::-1]
+    np.testing.assert_allclose(largest["largest"], ordered[:3], rtol=1e-8)
+    assert largest[["smallest", "smallest_residual"]].to_array().isnull().all()
+    error = 4 * largest["trace_se"].item()
+    np.testing.assert_allclose(largest["trace"], SPECTRUM.sum(), atol=error + 1e-12)
+
+
 def test_a_basis_that_shrinks_spans_what_it_is_told_to(monkeypatch):
     monkeypatch.setattr(krylov_basis, "_COLUMNS_AT_A_TIME", 7)
     vectors = torch.linalg.qr(torch.randn(50, 11, dtype=torch.float64))[0].T.contiguous()

@@ -188,8 +188,12 @@ def test_what_does_not_fit_is_refused():
         landscape.critical_sharpness(model, data, direction="down")
     with pytest.raises(TypeError, match="`direction`: expected 'gradient' or a mapping"):
         landscape.critical_sharpness(model, data, direction=3)
-    with pytest.raises(ValueError, match="over"):
+    with pytest.raises(ValueError, match="`direction`: nothing is called 'nothing'"):
         landscape.critical_sharpness(model, data, direction={"nothing": torch.ones(2)})
+    with pytest.raises(ValueError, match=r"`direction` at '0.bias': expected \(6,\), got \(2,\)"):
+        landscape.critical_sharpness(model, data, direction={"0.bias": torch.ones(2)})
+    with pytest.raises(TypeError, match=r"`direction` at '0.bias': expected a tensor, got ndarray"):
+        landscape.critical_sharpness(model, data, direction={"0.bias": np.ones(6)})
     with pytest.raises(ValueError, match="`max_evaluations`"):
         landscape.critical_sharpness(model, data, max_evaluations=1)
 
@@ -201,3 +205,14 @@ def test_inputs_that_are_no_numbers_are_told(bad):
     with pytest.warns(UserWarning, match="`data` or weights may hold NaN or infinity"):
         measured = landscape.critical_sharpness(model, (x, y))
     assert np.isnan(measured["critical_sharpness"]).all()
+
+
+@pytest.mark.parametrize("verb", [landscape.curvature, landscape.critical_sharpness])
+def test_what_cannot_be_differentiated_is_told(verb):
+    model, data = make()
+    with pytest.raises(ValueError, match="`loss`: expected one that depends on the parameters"):
+        verb(model, data, loss=lambda outputs, targets: outputs.detach().mean())
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"inside torch\.no_grad"):
+        verb(model, data)
+    with torch.no_grad():
+        verb(model, data)

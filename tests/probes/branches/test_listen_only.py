@@ -242,6 +242,12 @@ def test_what_means_nothing_without_a_gradient_sent_is_refused(settings, words):
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_a_word_for_listening_is_refused():
+    model, *_ = make()
+    with pytest.raises(TypeError, match="`listen_only`: expected True or False, got 'yes'"):
+        probes.attach(model, LAYERS, listen_only="yes")
+
+
 def test_frozen_branches_are_refused():
     model, x, y = make()
     probe = probes.attach(model, LAYERS, listen_only=True).requires_grad_(False)

@@ -1,12 +1,15 @@
 """CKA against dense computations in float64, and against what is known of features."""
 
 import copy
+from weakref import WeakSet
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 import probes
 
@@ -152,6 +155,55 @@ def test_the_interval_covers_the_truth():
     assert 30 <= covered <= 40
 
 
+class Fading(Dataset):
+    """Samples that are made when they are asked for, and can be counted while they are held."""
+
+    def __init__(self):
+        self.alive = WeakSet()
+        self.most_alive = 0
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        sample = torch.randn(5, generator=generator).double()
+        self.alive.add(sample)
+        return sample
+
+    def collate(self, samples):
+        batch = torch.stack(samples)
+        self.alive.add(batch)
+        self.most_alive = max(self.most_alive, sum(x.numel() for x in self.alive) // 5)
+        return batch
+
+
+@pytest.mark.parametrize("loader_size", [8, 16])
+def test_a_loader_without_a_limit_is_never_held(loader_size):
+    first, second = make(0), make(1)
+    data = Fading()
+    loader = DataLoader(data, batch_size=loader_size, collate_fn=data.collate)
+    state = torch.get_rng_state()
+
+    streamed = probes.similarity(first, second, loader, layers=["2"], samples=None, batch_size=8)
+
+    # The first batch, whose shape is looked at; the latest, and the one that is being made.
+    assert data.most_alive <= 4 * 8
+    assert torch.equal(torch.get_rng_state(), state)
+    held = torch.stack([data[i] for i in range(64)])
+    expected = probes.similarity(first, second, held, layers=["2"], samples=None, batch_size=8)
+    xr.testing.assert_equal(streamed, expected)
+    assert streamed.attrs["n_batches"] == 8
+
+
+def test_a_loader_of_small_batches_alone_is_refused():
+    loader = DataLoader(
+        Fading(), batch_sampler=BatchSampler(SequentialSampler(range(64)), 3, False)
+    )
+    with pytest.raises(ValueError, match="at least 4 samples, got batches of at most 3"):
+        probes.similarity(make(), make(1), loader, layers=["2"], samples=None)
+
+
 def test_a_state_dict_is_the_model_in_that_state():
     model = make()
     state = make(1).state_dict()
@@ -188,6 +240,14 @@ def test_what_does_not_fit_is_refused():
         probes.similarity(model, 3, x, layers=["0"])
     with pytest.raises(ValueError, match="`other`: is no state of this model"):
         probes.similarity(model, {"a": x}, x, layers=["0"])
+    with pytest.raises(ValueError, match="`other`: cannot be read beside `model`"):
+        probes.similarity(model, nn.Sequential(nn.Linear(7, 3)).double(), x, layers=["0"])
+    with pytest.raises(ValueError, match="`data`: expected inputs that are numbers, got NaN"):
+        probes.similarity(model, model, x * torch.nan, layers=["0"])
+    broken = copy.deepcopy(model)
+    broken[0].bias.data[:] = torch.inf
+    with pytest.raises(ValueError, match="`layers`: expected features that are finite"):
+        probes.similarity(model, broken, x, layers=["0"])
     with pytest.raises(ValueError, match="other_layers"):
         probes.similarity(model, model, x, layers=["0"], other_layers=["nothing"])
     with pytest.raises(ValueError, match="`similarity`: expected a Dataset made by"):

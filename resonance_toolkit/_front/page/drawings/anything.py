@@ -29,10 +29,13 @@ def _paint_anything(result: xr.Dataset) -> Figure:
     result = result[columns]
     if "layer" in result.dims and result.sizes["layer"]:
         return _paint_layers(result)
+
+    # Time is the likeliest axis; repetitions are one only where there is nothing else.
     for dim in ("step", "epoch", *result.dims, *_REPETITIONS):
         is_axis = dim in result.dims and result[dim].dtype.kind in "fiu" and result.sizes[dim] > 1
         if is_axis and (dim not in _REPETITIONS or set(result.dims) <= _REPETITIONS):
             return _paint_curves(result, str(dim))
+
     raise ValueError("nothing over an axis")
 
 
@@ -49,15 +52,18 @@ def _paint_curves(result: xr.Dataset, dim: str) -> Figure:
     columns = [values for values in averaged.data_vars.values() if values.dims == (dim,)]
     if not columns:
         raise ValueError(f"nothing over {dim}")
+
     columns = columns[:_MOST_PANELS]
 
     figure = new_figure(WIDTH, 3.0)
     axes = figure.subplots(1, len(columns), squeeze=False)[0]
+
     for ax, values in zip(axes, columns, strict=True):
         ax.plot(values[dim].values, values.values, marker="." if values.size < 40 else "")
         ax.set_xlabel(textwrap.fill(_label(result[dim]), 28))
         ax.set_ylabel(textwrap.fill(_label(values), 30))
         ax.locator_params(axis="x", nbins=4)
+
     return figure
 
 

@@ -37,6 +37,7 @@ def _paint_statistics(result: xr.Dataset) -> Figure:
 
 def _paint_maps(result: xr.Dataset) -> Figure:
     """Draw the maps of the first sample, in as many rows of layers as the page is wide."""
+    # Of what a user joined, such as steps or seeds, the first.
     others = [dim for dim in result["weight"].dims if dim not in ("layer", "key", "head", "sample")]
     result = result.isel(dict.fromkeys(others, 0))
     n_layers = result.sizes["layer"]
@@ -46,18 +47,23 @@ def _paint_maps(result: xr.Dataset) -> Figure:
     figure = new_figure(WIDTH, 0.5 + n_rows * (WIDTH - 1) / max(n_columns, 4))
     axes = figure.subplots(n_rows, n_columns, squeeze=False)
     shares = result["weight"].mean("head") if "head" in result["weight"].dims else result["weight"]
+
     for row in range(n_rows):
         layers = range(row * n_columns, min((row + 1) * n_columns, n_layers))
         row_axes = axes[row : row + 1, : len(layers)]
         attention.plot_maps(
             result.isel(layer=list(layers)),
             axes=row_axes,
-            vmax=float(shares.isel(sample=0).max()),
+            vmax=float(shares.isel(sample=0).max()),  # one scale for all rows
         )
+
+        # The last row may have room left.
         for ax in axes[row, len(layers) :]:
             ax.set_axis_off()
+
     for ax in np.ravel(axes):
         ax.set_ylabel("")
+
     return figure
 
 

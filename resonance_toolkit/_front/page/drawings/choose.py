@@ -46,6 +46,7 @@ def draw_all(dataset: xr.Dataset) -> list[tuple[str, Figure]]:
     pictures = []
 
     with page_style():
+        # What one picture lacks, another may have.
         for drawing in _drawings_of(result, verb):
             try:
                 pictures.append((drawing.caption, _keep_colours(drawing.paint(result))))
@@ -57,6 +58,7 @@ def draw_all(dataset: xr.Dataset) -> list[tuple[str, Figure]]:
                 pictures.append((ANYTHING.caption, _keep_colours(ANYTHING.paint(result))))
             except _LACKING:
                 return []
+
     return pictures
 
 
@@ -74,10 +76,12 @@ def _keep_colours(figure: Figure) -> Figure:
     for line in figure.findobj(Line2D):
         assert isinstance(line, Line2D)
         line.set_color(to_hex(line.get_color()))
+
         for read, write in (
             (line.get_markerfacecolor, line.set_markerfacecolor),
             (line.get_markeredgecolor, line.set_markeredgecolor),
         ):
             if str(read()).startswith("C"):
                 write(to_hex(read()))
+
     return figure

@@ -46,6 +46,7 @@ def _paint_layers(result: xr.Dataset) -> Figure:
         references={"0": 0.0},
         limits=(-1.05, 1.05),
     )
+
     return draw_profile([panel])
 
 

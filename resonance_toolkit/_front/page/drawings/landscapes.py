@@ -33,6 +33,7 @@ def _paint_plane(result: xr.Dataset) -> Figure:
 
 
 def _is_square(result: xr.Dataset) -> bool:
+    # Beyond that, equal units would leave a strip too narrow to read.
     spans = [float(np.ptp(result[name].values)) for name in ("alpha", "beta")]
     return max(spans) < 1.5 * min(spans)
 
@@ -47,14 +48,18 @@ def _paint_curvature(result: xr.Dataset) -> Figure:
         )
     if "density" in result and result["density"].notnull().any():
         return paint_alone(landscape.plot_density, result)
+
     return _paint_eigenvalues(result)
 
 
 def _paint_eigenvalues(result: xr.Dataset) -> Figure:
     figure = new_figure(height=2.8)
     ax = figure.add_subplot()
+
     for index, name in enumerate(("largest", "smallest")):
         ax.plot(result["rank"].values + 1, result[name].values, "o", label=name, color=f"C{index}")
+
+    # Eigenvalues below it are directions in which the loss falls.
     ax.axhline(0, color="0.6", linewidth=0.8)
     ax.locator_params(axis="x", integer=True)
     ax.set(xlabel="rank", ylabel="eigenvalue")

@@ -44,7 +44,7 @@ def _paint_column(name: str, label: str) -> Any:
 
 _NUDGE = Drawing(
     "What a small step against each credit does to the loss, block by block: below zero it helps. "
-    "The dash is the change expected to first order.",
+    "A dash, or a dotted line, is the change expected to first order.",
     _paint_nudge,
 )
 _ALIGNMENT = Drawing(

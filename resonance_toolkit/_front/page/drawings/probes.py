@@ -9,6 +9,7 @@ import xarray as xr
 
 from resonance_toolkit import probes
 from resonance_toolkit._front.page.drawings.drawing import Drawing, paint_alone
+from resonance_toolkit._front.page.figure_style import new_figure
 from resonance_toolkit._front.page.profile import Panel, draw_profile
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def _paint_branches(result: xr.Dataset) -> Figure:
             values = result[name]
             others = [dim for dim in values.dims if dim != "layer"]
             label = str(values.attrs.get("long_name", name))
+
             panel = Panel(
                 values.mean(others) if others else values,
                 label,
@@ -30,8 +32,10 @@ def _paint_branches(result: xr.Dataset) -> Figure:
                 high=values.max(others) if others else None,
             )
             panels.append(panel)
+
     if not panels:
         raise ValueError("no loss and no accuracy over layers")
+
     return draw_profile(panels)
 
 
@@ -50,13 +54,13 @@ def _paint_calibration(result: xr.Dataset) -> Figure:
     ]
     if not panels:
         raise ValueError("nothing over layers")
+
     return draw_profile(panels)
 
 
 def _paint_tokens(result: xr.Dataset) -> Figure:
-    from resonance_toolkit._front.page.figure_style import new_figure
-
     exits = [str(name) for name in result["layer"].values]
+    # Exits in the order of the model, also those that no token left at.
     counts = np.bincount(result["left_at"].values.ravel().astype(int), minlength=len(exits))
     shares = xr.DataArray(counts / counts.sum(), {"layer": ("layer", exits[: len(counts)])})
     figure = new_figure(height=1.2 + 0.3 * len(exits))

@@ -31,12 +31,15 @@ def _paint_curves(result: xr.Dataset) -> Figure:
 
     figure = new_figure(WIDTH, 3.2)
     axes = figure.subplots(1, len(names), squeeze=False)[0]
+
     for ax, name in zip(axes, names, strict=True):
         for arm in map(str, result["arm"].values):
             _draw_arm(ax, result[name].sel(arm=arm).transpose("seed", "step"), arm)
+
         ax.set_title(_COLUMNS[name])
         ax.set_xlabel("updates")
         ax.locator_params(nbins=4)
+
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=2)
     return figure
@@ -54,14 +57,19 @@ def _draw_arm(ax: Axes, values: xr.DataArray, arm: str) -> None:
 def _paint_cosines(result: xr.Dataset) -> Figure:
     if "cosine_total" not in result or result["cosine_total"].isnull().all():
         raise ValueError("no cosine")
+
     figure = new_figure(WIDTH, 2.8)
     ax = figure.add_subplot()
     total = result["cosine_total"].transpose("seed", "trace_step")
     steps = total["trace_step"].values
     ax.axhline(0, color=MUTED, linewidth=0.8)
+
     for row in total.values:
         ax.plot(steps, row, color=SERIES[0], linewidth=0.7, alpha=0.35)
+
     ax.plot(steps, total.mean("seed").values, color=SERIES[0], linewidth=2.2)
+
+    # Zero in the middle, and never so near that small cosines look large.
     largest = float(np.nanmax(np.abs(total.values)))
     ax.set_ylim(-max(0.3, 1.1 * largest), max(0.3, 1.1 * largest))
     ax.set(xlabel="updates", ylabel="cosine of both gradients")
@@ -70,6 +78,7 @@ def _paint_cosines(result: xr.Dataset) -> Figure:
 
 def _paint_layers(result: xr.Dataset) -> Figure:
     """Draw what is there by layer: cosines while training, and what listening heads read."""
+    # Layers after the last branch get no auxiliary gradient: they have no cosine to draw.
     cosine = result["cosine"].mean("trace_step")
     cosine = cosine.sel(layer=cosine["layer"][cosine.notnull().any("seed").values])
     panel = Panel(
@@ -80,6 +89,7 @@ def _paint_layers(result: xr.Dataset) -> Figure:
         references={"0": 0.0},
         limits=(-1.05, 1.05),
     )
+
     return draw_profile([panel])
 
 
@@ -98,6 +108,7 @@ def _paint_listening(result: xr.Dataset) -> Figure:
     low, high = values.min("seed"), values.max("seed")
     label = "listening accuracy" if is_accuracy else "listening loss"
     panel = Panel(means, label, low=low, high=high)
+
     return draw_profile(
         [panel], colours=[_ARMS.get(str(a), SERIES[1]) for a in values["arm"].values]
     )

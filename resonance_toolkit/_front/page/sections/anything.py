@@ -34,7 +34,10 @@ def describe(result: xr.Dataset) -> Findings:
             reference = f"{name}, mean over {dims}; the range beside it"
             low, high = float(finite.min()), float(finite.max())
             numbers.append(Number(label, float(finite.mean()), reference, low, high, units))
+
+    # A plane of several repetitions would need one picture for each.
     is_plane = {"alpha", "beta"} <= set(result.dims) and "loss" in result
+
     return Findings(
         numbers=numbers[:_MOST_NUMBERS],
         drawn=[result],

@@ -7,19 +7,21 @@ import math
 import numpy as np
 import xarray as xr
 
-from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings, child_of
+from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
+from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
 from resonance_toolkit._front.page.sections.words import defined
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say how focused attention is, and whether it has sinks."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     sinks = child_of(node, "sinks")
     maps = child_of(node, "maps")
+    if maps is not None and "maps_sample" in maps.dims:
+        maps = maps.rename(maps_sample="sample")  # fewer than the statistics are of
     entropy = value_of(result, "normalised_entropy")
     uniform = _uniform_peak(result)
-    mass = result.attrs.get("mass", 0.9)
+    mass = as_number(result.attrs.get("mass", 0.9))
 
     numbers = [
         Number(
@@ -32,19 +34,16 @@ def describe(node: xr.DataTree) -> Findings:
         Number("largest weight", value_of(result, "peak"), _say_peak(uniform)),
         Number("Gini index", value_of(result, "gini"), "0: uniform attention; near 1: one token"),
         Number(
-            f"share of tokens that hold {mass:g} of the attention"
-            if isinstance(mass, int | float)
-            else "share of tokens that hold most of the attention",
+            f"share of tokens that hold {write_number(mass)} of the attention",
             value_of(result, "mass_coverage"),
-            f"uniform attention: {write_number(float(mass))}"
-            if isinstance(mass, int | float)
-            else "",
+            f"uniform attention: {write_number(mass)}",
         ),
         Number(
             "similarity of heads", value_of(result, "head_similarity"), "1: all heads look alike"
         ),
         *_sink_numbers(sinks),
     ]
+
     return Findings(
         lead=_say_lead(result, entropy),
         numbers=defined(numbers),
@@ -63,6 +62,8 @@ def _uniform_peak(result: xr.Dataset) -> float:
         return math.nan
     n_keys = result["n_keys"].values.astype(float)
     prefix = result["n_prefix"].values if result.attrs.get("keys") == "patches" else 0
+
+    # Layers with windows of several sizes have no one number to compare with.
     counts = np.unique(n_keys - prefix)
     return float(1 / counts[0]) if len(counts) == 1 and counts[0] > 0 else math.nan
 
@@ -76,6 +77,7 @@ def _say_peak(uniform: float) -> str:
 def _sink_numbers(sinks: xr.Dataset | None) -> list[Number]:
     if sinks is None:
         return []
+
     return [
         Number(
             "share of heads with an attention sink",
@@ -83,23 +85,35 @@ def _sink_numbers(sinks: xr.Dataset | None) -> list[Number]:
             "0: none; a sink is one token that gets more than "
             f"{sinks.attrs.get('threshold', 'its share')} of the attention",
         ),
-        Number("of these, at the first token", value_of(sinks, "first_sink_share"), "of all heads"),
+        Number(
+            "share of heads with a sink at the first token",
+            value_of(sinks, "first_sink_share"),
+            "usual in language models; rare in vision models",
+        ),
         Number(
             "share of samples with massive activations",
             value_of(sinks, "massive_share"),
-            f"activations above {sinks.attrs.get('massive', 'many')} times the median",
+            f"activations above {_as_word(sinks.attrs.get('massive'))} times the median",
         ),
     ]
+
+
+def _as_word(value: object) -> str:
+    number = as_number(value)
+    return "many" if math.isnan(number) else write_number(number)
 
 
 def _say_lead(result: xr.Dataset, entropy: float) -> str:
     if math.isnan(entropy) or "layer" not in result.dims:
         return ""
+
     others = [dim for dim in result["normalised_entropy"].dims if dim != "layer"]
     by_layer = result["normalised_entropy"].mean(others)
     if by_layer.isnull().all() or by_layer.size < 2:
         return f"Attention has {write_number(entropy)} of the entropy of uniform attention."
+
     focused = str(by_layer["layer"].values[np.nanargmin(by_layer.values)])
+
     return (
         f"Attention has {write_number(entropy)} of the entropy of uniform attention, on average. "
         f"It is most focused in {focused}, with {write_number(float(by_layer.min()))}."

@@ -7,13 +7,13 @@ import math
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings, child_of
+from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
 from resonance_toolkit._front.page.sections.words import defined
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say how sharply the loss curves, and how large a step may be."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     critical = child_of(node, "critical_sharpness")
     largest = value_of(result, "largest", "max")
     smallest = value_of(result, "smallest", "min")
@@ -47,6 +47,7 @@ def describe(node: xr.DataTree) -> Findings:
             "quadratic loss",
         ),
     ]
+
     return Findings(
         lead=_say_lead(largest, smallest, step),
         numbers=defined(numbers),
@@ -62,15 +63,19 @@ def describe(node: xr.DataTree) -> Findings:
 def _say_lead(largest: float, smallest: float, step: float) -> str:
     if math.isnan(largest):
         return ""
+
     lead = f"In its steepest direction the loss curves with {write_number(largest)}"
     if not math.isnan(smallest):
+        # An eigenvalue of zero is estimated a little off it, measured by the largest one.
         kind = (
             "so the weights are not at a minimum"
             if smallest < -0.05 * abs(largest)
             else "as near a minimum"
         )
         lead += f", in its flattest or most hollow with {write_number(smallest)}, {kind}"
+
     lead += "."
     if not math.isnan(step):
         lead += f" Down the gradient, a step of more than {write_number(step)} raises the loss."
+
     return lead

@@ -8,16 +8,18 @@ import numpy as np
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import defined, how_they_pull
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say whether the main and the auxiliary loss ask for the same thing."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     cosine = value_of(result, "cosine_total")
     low = value_of(result, "mean_total_low")
     high = value_of(result, "mean_total_high")
+
+    # Without a bootstrap over batches, their range.
     if math.isnan(low) and result.sizes.get("batch", 1) > 1:
         low, high = (value_of(result, "cosine_total", end) for end in ("min", "max"))
 
@@ -43,6 +45,7 @@ def describe(node: xr.DataTree) -> Findings:
         if not math.isnan(cosine)
         else ""
     )
+
     return Findings(
         lead=lead,
         numbers=defined(numbers),
@@ -61,6 +64,7 @@ def _cosine_of_chance(result: xr.Dataset) -> float:
     """Return the standard deviation of the cosine of two random directions, 1 / sqrt(d)."""
     if "n_parameters" not in result.coords or "cosine" not in result:
         return math.nan
+
     cosine = result["cosine"]
     others = [dim for dim in cosine.dims if dim != "layer"]
     is_shared = cosine.notnull().any(others) if others else cosine.notnull()
@@ -73,9 +77,12 @@ def _norm_ratio(result: xr.Dataset) -> Number:
     name = "length of the auxiliary gradient over that of the main one"
     if not {"norm_main", "norm_aux", "cosine"} <= set(result.data_vars):
         return Number(name, math.nan)
+
+    # The main loss reaches further than the branches do: only what both reach is compared.
     is_shared = result["cosine"].notnull()
     squares = [float((result[n].where(is_shared) ** 2).sum()) for n in ("norm_aux", "norm_main")]
     ratio = math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan
+
     return Number(
         name,
         ratio if np.isfinite(ratio) else math.nan,

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import xarray as xr
 
-from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings, child_of
+from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
+from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
 from resonance_toolkit._front.page.sections.words import defined
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say how the loss rises around the weights, and what branches dilute."""
-    surface = node.to_dataset(inherit=False)
+    surface = result_of(node)
     smoothness = child_of(node, "smoothness")
     dilution = child_of(node, "dilution")
     centre = _at_the_weights(surface)
@@ -26,13 +26,14 @@ def describe(node: xr.DataTree) -> Findings:
         Number("lowest loss on the plane", low, "at the weights, if they are a minimum"),
         Number("highest loss on the plane", high),
         Number(
-            "error of the surface",
-            _as_number(surface.attrs.get("error_estimate")),
-            "of what was interpolated between evaluated points",
+            "estimated error of the surface",
+            as_number(surface.attrs.get("error_estimate")),
+            "0: every point was evaluated, none is interpolated",
         ),
         *_roughness_numbers(smoothness),
         *_dilution_numbers(dilution),
     ]
+
     return Findings(
         lead=_say_lead(centre, low, high, smoothness),
         numbers=defined(numbers),
@@ -45,6 +46,7 @@ def describe(node: xr.DataTree) -> Findings:
 def _at_the_weights(surface: xr.Dataset) -> float:
     if "loss" not in surface or {"alpha", "beta"} - set(surface.dims):
         return math.nan
+    # A plane with an even number of points has none at the weights themselves.
     centre = surface["loss"].sel(alpha=0, beta=0, method="nearest")
     is_there = abs(float(centre["alpha"])) < 1e-9 and abs(float(centre["beta"])) < 1e-9
     return float(centre) if is_there and centre.ndim == 0 else math.nan
@@ -53,6 +55,7 @@ def _at_the_weights(surface: xr.Dataset) -> float:
 def _roughness_numbers(smoothness: xr.Dataset | None) -> list[Number]:
     if smoothness is None:
         return []
+
     sharpness = [
         Number(
             f"largest rise within {float(radius):g}",
@@ -61,6 +64,7 @@ def _roughness_numbers(smoothness: xr.Dataset | None) -> list[Number]:
         )
         for radius in np.atleast_1d(smoothness["radius"].values)
     ]
+
     return [
         *sharpness,
         Number(
@@ -79,17 +83,19 @@ def _roughness_numbers(smoothness: xr.Dataset | None) -> list[Number]:
 def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
     if dilution is None:
         return []
+
     changes = []
     if "change" in dilution and "statistic" in dilution.coords:
         changes = [
             Number(
-                f"change of {name} by covering the branches as well",
+                "change of the mean slope when directions cover the branches as well",
                 float(dilution["change"].sel(statistic=name)),
                 "0: none; a plane over more parameters moves the backbone less",
             )
             for name in ("mean_grad",)
             if name in dilution["statistic"].values
         ]
+
     return [
         Number(
             "dilution to expect from counting parameters",
@@ -103,6 +109,7 @@ def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
 def _say_lead(centre: float, low: float, high: float, smoothness: xr.Dataset | None) -> str:
     if math.isnan(centre) or math.isnan(high):
         return ""
+
     lead = (
         f"The loss is {write_number(centre)} at the weights, and between {write_number(low)} and "
         f"{write_number(high)} on the plane around them."
@@ -110,6 +117,7 @@ def _say_lead(centre: float, low: float, high: float, smoothness: xr.Dataset | N
     share = math.nan if smoothness is None else value_of(smoothness, "convex_share")
     if not math.isnan(share):
         lead += f" On {share:.0%} of the plane the surface curves upwards in every direction."
+
     return lead
 
 
@@ -119,20 +127,21 @@ def _meanings(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
         "(by the normalisation in the attributes). A plane shows two of very many directions: "
         "that it is smooth does not mean that all of them are. The curvature below asks about all."
     ]
-    n_evaluations = surface.attrs.get("n_evaluations")
-    if isinstance(n_evaluations, int | float) and "loss" in surface:
+    n_evaluations = as_number(surface.attrs.get("n_evaluations"))
+    if not math.isnan(n_evaluations) and "loss" in surface:
+        n_points = surface["loss"].size
         texts.append(
-            f"{int(n_evaluations):,} of {surface['loss'].size:,} points were evaluated; the others "
-            "were interpolated."
+            f"{int(n_evaluations):,} of {n_points:,} points were evaluated; the others were "
+            "interpolated."
+            if n_evaluations < n_points
+            else f"All {n_points:,} points were evaluated; none is interpolated."
         )
+
     if dilution is not None:
         texts.append(
             "Branches do not change what the network computes, so they cannot smooth its loss. "
             "A random direction over backbone and branches only moves the backbone less, and the "
             "plane looks smoother. The dilution says how much of that to expect."
         )
+
     return texts
-
-
-def _as_number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

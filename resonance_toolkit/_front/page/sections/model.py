@@ -6,14 +6,20 @@ import math
 
 import xarray as xr
 
-from resonance_toolkit._front.page.numbers import Number, value_of, write_number, write_seconds
-from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.numbers import (
+    Number,
+    as_number,
+    value_of,
+    write_number,
+    write_seconds,
+)
+from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import count, defined, join_sentences
 
 
 def describe(node: xr.DataTree) -> Findings:
     """Say what the model is, how good it is, and what a pass costs."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     n_parameters = value_of(result, "n_parameters")
     n_trained = value_of(result, "n_trained_parameters")
     loss = value_of(result, "loss")
@@ -23,12 +29,17 @@ def describe(node: xr.DataTree) -> Findings:
     n_classes = count_classes(result)
 
     chance = 1 / n_classes if n_classes else math.nan
+
     numbers = [
         Number("mean loss", loss, _say_loss_of_chance(n_classes)),
         Number("accuracy", accuracy, _say_chance(n_classes, chance)),
         Number("parameters", n_parameters),
-        Number("of these, trained", n_trained, "the others are frozen"),
-        Number("seconds of a forward pass", seconds, _say_batch(n_batch), units="s"),
+        Number(
+            "parameters that are trained",
+            n_trained,
+            "all of them" if n_trained == n_parameters else "the others are frozen",
+        ),
+        Number("time of a forward pass", seconds, _say_batch(n_batch), units="s"),
         Number("operations of a forward pass", value_of(result, "forward_flops"), "multiply-adds"),
     ]
     cost = "" if math.isnan(seconds) else f" A forward pass takes {write_seconds(seconds)}."
@@ -36,6 +47,7 @@ def describe(node: xr.DataTree) -> Findings:
         f"{result.attrs.get('model', 'The model')} has {write_number(n_parameters)} parameters "
         f"and {count(result.sizes.get('layer', 0), 'attachment point')} for branches.{cost}"
     )
+
     understood = [
         f"{label}: {result.attrs[name]}."
         for name, label in (
@@ -46,6 +58,7 @@ def describe(node: xr.DataTree) -> Findings:
         if result.attrs.get(name) not in (None, "", "none")
     ]
     reason = str(result.attrs.get("blocks_reason", ""))
+
     return Findings(
         lead=lead,
         numbers=defined(numbers),
@@ -64,8 +77,9 @@ def count_classes(result: xr.Dataset) -> int:
     """Return how many classes there are; 0 if that is unknown or there are none."""
     for name in ("n_classes", "classes"):
         value = result.attrs.get(name, value_of(result, name))
-        if isinstance(value, int | float) and math.isfinite(value) and value >= 2:
-            return int(value)
+        number = as_number(value)
+        if math.isfinite(number) and number >= 2:
+            return int(number)
     return 0
 
 

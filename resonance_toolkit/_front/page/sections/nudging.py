@@ -8,7 +8,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.drawings.nudging import by_rule
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import defined
 
 _CREDITS = {
@@ -20,7 +20,7 @@ _CREDITS = {
 
 def describe(node: xr.DataTree) -> Findings:
     """Say whether the branches' signal is of use to each block."""
-    result = by_rule(node.to_dataset(inherit=False))
+    result = by_rule(result_of(node))
     rules = [str(name) for name in result["rule"].values] if "rule" in result.dims else []
     changes = {rule: value_of(result.sel(rule=rule), "loss_change") for rule in rules}
     cosines = {rule: value_of(result.sel(rule=rule), "cosine") for rule in rules}
@@ -35,6 +35,7 @@ def describe(node: xr.DataTree) -> Findings:
         )
         for rule in rules
     ]
+
     numbers += [
         Number(
             f"cosine of {rule} with the gradient",
@@ -50,6 +51,7 @@ def describe(node: xr.DataTree) -> Findings:
                 "change of the loss", value_of(result, "loss_change"), "below 0: the credit helps"
             )
         )
+
     return Findings(
         lead=_say_lead(changes),
         numbers=defined(numbers),
@@ -58,7 +60,7 @@ def describe(node: xr.DataTree) -> Findings:
             "the loss is measured again. Backprop is the yardstick, a random direction is zero. "
             "Numbers are means over blocks; the intervals span the blocks.",
         ],
-        drawn=[node.to_dataset(inherit=False)],
+        drawn=[result_of(node)],
     )
 
 
@@ -67,12 +69,15 @@ def _say_lead(changes: dict[str, float]) -> str:
     backprop = changes.get("backprop", math.nan)
     if math.isnan(auxiliary) or math.isnan(backprop) or backprop == 0:
         return ""
+
+    # Backprop lowers the loss, so a positive share means that the branches' signal does, too.
     share = auxiliary / backprop
     if share > 0:
         return (
             "A small step along the branches' signal lowers the loss by "
             f"{write_number(share)} of what backprop achieves, averaged over the blocks."
         )
+
     return (
         "A small step along the branches' signal raises the loss by "
         f"{write_number(auxiliary)} on average, where backprop lowers it by "

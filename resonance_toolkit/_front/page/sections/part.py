@@ -33,4 +33,26 @@ class Findings:
 
 def child_of(node: xr.DataTree, name: str) -> xr.Dataset | None:
     """Return a child's result, if there is such a child."""
-    return node.children[name].to_dataset(inherit=False) if name in node.children else None
+    return result_of(node.children[name]) if name in node.children else None
+
+
+def result_of(node: xr.DataTree) -> xr.Dataset:
+    """Return what a node holds, with the coordinates of its dimensions.
+
+    A tree keeps a coordinate that a node shares with its parent in the parent alone. What a parent
+    has beyond that, such as the names of the parts, is none of the node's.
+
+    Examples:
+        >>> loss = xr.Dataset({"loss": ("layer", [1.0, 2.0])}, {"layer": ["stem", "head"]})
+        >>> root = loss.assign_coords(part=["model"])
+        >>> tree = xr.DataTree.from_dict({"/": root, "/inner": loss})
+        >>> result_of(tree["inner"]).identical(loss)
+        True
+    """
+    own = node.to_dataset(inherit=False)
+    shared = {
+        name: coordinate
+        for name, coordinate in node.to_dataset(inherit=True).coords.items()
+        if name not in own.coords and coordinate.dims and set(coordinate.dims) <= set(own.dims)
+    }
+    return own.assign_coords(shared)

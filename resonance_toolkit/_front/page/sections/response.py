@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings
+from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import (
     count,
     defined,
@@ -20,7 +20,7 @@ from resonance_toolkit._front.page.sections.words import (
 
 def describe(node: xr.DataTree) -> Findings:
     """Say whether branches helped, and whether they made features readable."""
-    result = node.to_dataset(inherit=False)
+    result = result_of(node)
     measure = "accuracy" if not math.isnan(_last(result, "accuracy", "plain")) else "loss"
     cosine = value_of(result, "cosine_total")
 
@@ -36,6 +36,7 @@ def describe(node: xr.DataTree) -> Findings:
         ),
         *_listening_numbers(result),
     ]
+
     return Findings(
         lead=_say_difference(result, measure),
         numbers=defined(numbers),
@@ -59,7 +60,7 @@ def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number
         Number(
             f"difference of {name}, branches minus plain",
             value_of(result, f"{name}_difference"),
-            "0: no effect; 95 % interval over seeds, paired",
+            "0: no effect; paired by seed, 95 % interval over seeds and held-out samples",
             low=value_of(result, f"{name}_difference_low"),
             high=value_of(result, f"{name}_difference_high"),
         ),
@@ -69,6 +70,7 @@ def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number
 def _listening_numbers(result: xr.Dataset) -> list[Number]:
     if "listening_accuracy" not in result:
         return []
+
     return [
         Number(
             f"listening accuracy, {label}",
@@ -90,6 +92,7 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
     low = value_of(result, f"{measure}_difference_low")
     high = value_of(result, f"{measure}_difference_high")
     steps = int(np.max(result["step"].values)) if "step" in result.coords else 0
+
     sentence = (
         f"After {count(steps, 'update')}, networks trained with branches reach a held-out "
         f"{measure} of {write_number(branches)}, plain ones {write_number(plain)}: a difference of "
@@ -99,6 +102,7 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
         return f"{sentence}, too few for an interval."
 
     told_apart = low > 0 or high < 0
+
     return f"{sentence} (95 % interval {write_interval(low, high, signed=True)}). The interval " + (
         "leaves out zero." if told_apart else "contains zero: the two cannot be told apart."
     )
@@ -117,6 +121,7 @@ def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
             f"{settings.get('batch_size', '?')}; measured on {settings.get('n_held_out', '?')} "
             "others."
         )
+
     texts = [" ".join(how)]
     if not math.isnan(cosine):
         texts.append(
@@ -125,16 +130,21 @@ def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
             "loss asks for at this moment; whether the network ends up better is what the "
             "difference above says."
         )
+
     return texts
 
 
 def _say_readable(result: xr.Dataset) -> str:
+    # With listening heads of one arm only there is nothing to compare.
     numbers = [number.value for number in _listening_numbers(result)]
     if len(numbers) < 2 or any(map(math.isnan, numbers)):
         return ""
 
     plain, branches = numbers
-    more = "more" if branches > plain else "less" if branches < plain else "as much"
+    low = value_of(result, "listening_difference_low")
+    high = value_of(result, "listening_difference_high")
+    more = "more" if low > 0 else "less" if high < 0 else "no more and no less that can be told"
+
     return join_sentences(
         "Readable and helped are two things. After training, linear heads that only listen read "
         f"{more} from the networks with branches: {write_number(branches)}, against "
@@ -152,4 +162,5 @@ def _say_network(result: xr.Dataset) -> str:
         return "The networks themselves answer better as well."
     if high < 0:
         return "The networks themselves answer worse."
+
     return "Whether the networks themselves answer better, these seeds do not tell."

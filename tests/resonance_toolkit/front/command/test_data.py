@@ -190,7 +190,7 @@ class Hostile:
         (arrays_of(np.ones((12, 5))), "inputs of shape (2, 5)"),
         (arrays_of(y=np.arange(9)), "has 12 inputs and 9 targets"),
         (arrays_of(np.ones((0, 4)), np.ones(0, dtype=int)), "0 inputs and 0 targets"),
-        (arrays_of(np.array([Hostile()] * 12)), "cannot be read"),
+        (arrays_of(np.array([Hostile()] * 12)), "it holds Python objects"),
         (arrays_of(np.array(["a"] * 12)[:, None]), "expected arrays of numbers"),
         (lambda folder: folder / "none.npz", "no file or folder"),
         (lambda folder: write_model(folder), "is none of the forms that are read"),
@@ -207,7 +207,7 @@ def test_other_mistakes_about_data_give_a_sentence(refused_data, tmp_path):
     np.savez(tmp_path / "a.npz", images=np.ones(3))
     assert "has images; expected x and y" in refused_data("build", tmp_path / "a.npz")
     (tmp_path / "b.npz").write_bytes(b"PK\3\4 torn")
-    assert "b.npz cannot be read" in refused_data("build", tmp_path / "b.npz")
+    assert "b.npz cannot be read: it is no .npz" in refused_data("build", tmp_path / "b.npz")
 
     (tmp_path / "flat").mkdir()
     Image.new("RGB", (4, 4)).save(tmp_path / "flat" / "1.png")

@@ -117,12 +117,21 @@ def test_codes_tell_the_users_mistakes_from_our_failures(run, stand_in, words):
         (["--loss", "relu"], "has no loss 'relu'; expected one such as"),
         (["--loss", "mse_loss"], "--loss: outputs (2, 3) and targets (2,) have unequal shapes"),
         (["--loss", "ctc_loss"], "--loss: ctc_loss fails on outputs"),
-        (["--device", "nowhere"], "--device: torch cannot use 'nowhere'"),
+        (
+            ["--device", "nowhere"],
+            "cannot use 'nowhere' on this machine; it has cpu",
+        ),
         (["--device", "meta"], "--device: expected one that computes"),
         (["--n", "0"], "expected at least 1, got 0"),
-        (["--n", "many"], "invalid whole number value: 'many'"),
+        (["--n", "many"], "invalid whole number value: 'many'; see resonance examine --help"),
+        (["--alpha", "nan"], "--alpha: expected a finite number of at least 0, got nan"),
+        (["--loss", "mse"], "has no loss 'mse'; expected one such as mse_loss"),
+        (["images/"], "unrecognized arguments: images/; data are given by --data"),
         (["--alfa", "1"], "unrecognized arguments: --alfa"),
-        (["--output", "a.npz"], "--output: cannot make the folder a.npz"),
+        (
+            ["--output", "a.npz"],
+            "the folder a.npz: there is a file of that name",
+        ),
         (["--checkpoint", "none.pt"], "--checkpoint: no file none.pt"),
     ],
 )
@@ -135,6 +144,14 @@ def test_what_is_missing_is_named(refused):
     assert "say what timm:x is examined on" in refused("examine", "timm:x")
     assert "say which model" in refused("examine", "--data", "a.npz")
     assert "COMMAND" in refused()
+    assert "COMMAND: expected examine, show, info, got 'exmine'" in refused("exmine", "digits")
+    assert "MODEL: expected digits" in refused("examine", "digit")
+
+
+def test_a_mistake_in_the_options_is_one_line(run, stand_in):
+    _, out, err = run("examine", "--n", "many")
+    assert out == ""
+    assert len(err.splitlines()) == 1
 
 
 def test_a_missing_library_is_named_with_its_command(refused, words, monkeypatch):

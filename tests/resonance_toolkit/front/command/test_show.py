@@ -74,4 +74,6 @@ def test_what_cannot_be_shown_gives_a_sentence(refused, surface, tmp_path):
     (tmp_path / "torn.nc").write_bytes(result.read_bytes()[:300])
     assert "torn.nc is no result that was saved" in refused("show", tmp_path / "torn.nc")
     (tmp_path / "text.nc").write_text("no result", encoding="utf-8")
-    assert "text.nc is no result that was saved" in refused("show", tmp_path / "text.nc")
+    assert "text.nc is no result; expected what to_netcdf" in refused("show", tmp_path / "text.nc")
+    told = refused("show", tmp_path)
+    assert told.endswith(f"is a folder; expected a file, such as {tmp_path / 'result.nc'}")

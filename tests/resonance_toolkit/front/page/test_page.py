@@ -242,10 +242,12 @@ def test_runs_stand_side_by_side(tmp_path):
     assert "synergy" in shown.text["runs"]
     assert shown.text["landscape"].count("run 0") == shown.text["landscape"].count("run 1") == 1
 
-    children = xr.DataTree.from_dict(
-        {f"{name}{node.path}": node.to_dataset(inherit=False)
-         for name, tree in runs.items() for node in tree.subtree}
-    )  # fmt: skip
+    nodes = {
+        f"{name}{node.path}": node.to_dataset(inherit=False)
+        for name, tree in runs.items()
+        for node in tree.subtree
+    }
+    children = xr.DataTree.from_dict(nodes)
     same = resonance.page(children, tmp_path / "tree.html").read_text(encoding="utf-8")
     assert same == html
 
