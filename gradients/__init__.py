@@ -16,6 +16,7 @@ from gradients._plots.noise import plot_noise
 from gradients._plots.objectives import plot_objectives
 from gradients._plots.trace import plot_trace
 from gradients._read_trace import read_trace
+from gradients._recorders.unreadable import UnreadableUpdateError
 from gradients._regroup import regroup
 from gradients._reweight import reweight
 from gradients._summarise import summarise
@@ -26,6 +27,7 @@ summarize = summarise  # the American spelling works as well
 __all__ = [
     # While training
     "Trace",
+    "UnreadableUpdateError",
     # Once
     "compare",
     "initial_norm",

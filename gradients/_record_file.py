@@ -6,18 +6,15 @@ operating system as soon as its update is recorded. The last line may be torn, i
 killed amid writing it: it is left out.
 """
 
-import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from gradients._rows import RecordedUpdate
-from resonance_toolkit import check_writable, locking, write_atomically
+from resonance_toolkit import LineFile, from_checked_line, to_checked_line
 
 
 @dataclass(frozen=True)
@@ -30,24 +27,8 @@ class RecordHeader:
     attributes: dict[str, str | int | float]
 
 
-class RecordFile:
-    """A file that follows a record; of several processes, the first writes it.
-
-    Args:
-        path: Where; nothing is written before the first row.
-
-    Raises:
-        ValueError: If no file can be there.
-        OSError: If none can be written there.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._is_begun = False
-        if self.path.is_dir() or not self.path.parent.is_dir():
-            raise ValueError(f"`path`: expected a file in a folder that exists, got {str(path)!r}")
-        if _is_first_process():
-            check_writable("path", self.path)
+class RecordFile(LineFile):
+    """A file that follows a record; of several processes, the first writes it."""
 
     def add_latest(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
         """Write the last of all rows.
@@ -55,33 +36,12 @@ class RecordFile:
         Raises:
             ValueError: If it is the first, and the file is there already.
         """
-        if not _is_first_process():
-            return
+        latest = to_checked_line(_to_fields(updates[-1]))
+        self.add([latest], lambda: _to_lines(header, updates))
 
-        if self._is_begun:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(_to_line(_to_fields(updates[-1])))
-            return
-
-        # Of two processes that begin at once, one is refused.
-        with locking(self.path.parent):
-            if self.path.exists() and self.path.stat().st_size > 0:
-                raise ValueError(
-                    f"`path`: expected a new file, got {str(self.path)!r}, which holds a record "
-                    "already; give another path, or resume that record by load_state_dict"
-                )
-            self.replace(header, updates)
-
-    def replace(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
+    def replace_rows(self, header: RecordHeader, updates: Sequence[RecordedUpdate]) -> None:
         """Write all rows, in the place of what the file holds."""
-        if not _is_first_process():
-            return
-
-        # Whole or not at all: if the process is killed here, the rows before are still there.
-        lines = [_to_line(asdict(header)), *(_to_line(_to_fields(update)) for update in updates)]
-        text = "".join(lines)
-        write_atomically({self.path: lambda path: path.write_text(text, encoding="utf-8")})
-        self._is_begun = True
+        self.replace(_to_lines(header, updates))
 
 
 def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
@@ -93,7 +53,7 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
     # A line without an end is torn; a file without a whole line is no record.
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
-        header = RecordHeader(**_from_line(lines[0]))
+        header = RecordHeader(**from_checked_line(lines[0]))
     except (IndexError, TypeError, ValueError):
         raise ValueError(
             f"`path`: expected a record that Trace(..., path=) wrote, got {str(path)!r}, which is "
@@ -103,7 +63,7 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
     updates = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            updates.append(_to_update(_from_line(line)))
+            updates.append(_to_update(from_checked_line(line)))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"`path`: {str(path)!r} is damaged in line {number}: {error}"
@@ -111,26 +71,9 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
     return header, updates
 
 
-def _is_first_process() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def _to_line(fields: dict[str, Any]) -> str:
-    return json.dumps(fields | {"crc32": _checksum(fields)}) + "\n"
-
-
-def _from_line(line: bytes) -> dict[str, Any]:
-    fields = json.loads(line)
-    if not isinstance(fields, dict):
-        raise TypeError("expected names and values")
-    if fields.pop("crc32", None) != _checksum(fields):
-        raise ValueError("what it holds and its checksum do not agree")
-    return fields
-
-
-def _checksum(fields: dict[str, Any]) -> int:
-    # A number is written with all digits, so that reading and writing it gives the same text.
-    return zlib.crc32(json.dumps(fields).encode())
+def _to_lines(header: RecordHeader, updates: Sequence[RecordedUpdate]) -> list[str]:
+    rows = [to_checked_line(_to_fields(update)) for update in updates]
+    return [to_checked_line(asdict(header)), *rows]
 
 
 def _to_fields(update: RecordedUpdate) -> dict[str, Any]:

@@ -252,6 +252,11 @@ class Trace:
         return make_dataset(self._journal.rows(), header, header.objectives, header.attributes)
 
     @property
+    def checkpoint_name(self) -> str:
+        """What the callbacks call its file in a checkpoint, unless they are told another name."""
+        return f"trace_{self.level}"
+
+    @property
     def latest(self) -> dict[str, float]:
         """The latest row as plain numbers to log, without those by layer; empty before the first.
 
@@ -312,7 +317,7 @@ class Trace:
         self._journal.replace(from_state(state["rows"]))
         self._update.forget()
         if self._file is not None:
-            self._file.replace(self._header(), self._journal.rows())
+            self._file.replace_rows(self._header(), self._journal.rows())
 
     def close(self) -> None:
         """Give back hooks of the activation level, and the setting for compiled models."""

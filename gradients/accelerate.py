@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from gradients._trace import Trace
+from gradients._like_trace import LikeTrace
 
 
-def backward(accelerator: Any, trace: Trace, *losses: Tensor) -> None:
+def backward(accelerator: Any, trace: LikeTrace, *losses: Tensor) -> None:
     """Stand where `accelerator.backward(main + auxiliary)` stood.
 
     Gradient accumulation (inside `accelerator.accumulate`) and mixed precision are followed. For
@@ -16,7 +16,7 @@ def backward(accelerator: Any, trace: Trace, *losses: Tensor) -> None:
 
     Args:
         accelerator: An `accelerate.Accelerator`.
-        trace: Of the model that `accelerator.prepare` gave.
+        trace: Of the model that `accelerator.prepare` gave; or a `resonance.Monitor`.
         losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
 
     Raises:

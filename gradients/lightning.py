@@ -5,7 +5,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from gradients._trace import Trace
+from gradients._like_trace import LikeTrace
 from resonance_toolkit import missing_extra
 
 try:
@@ -28,15 +28,16 @@ class TraceCallback(Callback):
     A training that resumes (`fit(..., ckpt_path=...)`) goes on with the record of its checkpoint.
 
     Args:
-        trace: Of the module that is trained, or of a part of it. Gradient accumulation, mixed
-            precision and data parallel training are followed; `fully_shard` needs `Trace.backward`.
+        trace: Of the module that is trained, or of a part of it; or a `resonance.Monitor`. Gradient
+            accumulation, mixed precision and data parallel training are followed; `fully_shard`
+            needs `Trace.backward`.
         name: Of the trace in a checkpoint; by default `trace_` and the trace's level. To be given
             where there are several traces of one level.
     """
 
-    def __init__(self, trace: Trace, *, name: str | None = None) -> None:
+    def __init__(self, trace: LikeTrace, *, name: str | None = None) -> None:
         self.trace = trace
-        self.name = f"trace_{trace.level}" if name is None else name
+        self.name = trace.checkpoint_name if name is None else name
 
     @property
     def state_key(self) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from gradients._trace import Trace
+from gradients._like_trace import LikeTrace
 from resonance_toolkit import (
     load_tensors,
     missing_extra,
@@ -48,16 +48,17 @@ class TraceCallback(TrainerCallback):
     `Trainer` saves to.
 
     Args:
-        trace: Of the model that is trained. Gradient accumulation, mixed precision and data
-            parallel training are followed; `fully_shard` needs `Trace.backward`. Loss scaling
-            (`fp16=True`) is for accelerators only there: read off the optimizer, not tested.
+        trace: Of the model that is trained, or a `resonance.Monitor`. Gradient accumulation, mixed
+            precision and data parallel training are followed; `fully_shard` needs
+            `Trace.backward`. Loss scaling (`fp16=True`) is for accelerators only there: read off
+            the optimizer, not tested.
         name: Of the trace's file in a checkpoint; by default `trace_` and the trace's level. To be
             given where there are several traces of one level.
     """
 
-    def __init__(self, trace: Trace, *, name: str | None = None) -> None:
+    def __init__(self, trace: LikeTrace, *, name: str | None = None) -> None:
         self.trace = trace
-        self.name = f"trace_{trace.level}" if name is None else name
+        self.name = trace.checkpoint_name if name is None else name
 
     def __repr__(self) -> str:
         return f"TraceCallback({self.trace!r})"

@@ -22,6 +22,7 @@ from resonance_toolkit._base.call_model import (
     is_about_tensors,
     keywords_of_forward,
 )
+from resonance_toolkit._base.checked_lines import from_checked_line, to_checked_line
 from resonance_toolkit._base.checks import (
     check_choice,
     check_module,
@@ -88,6 +89,7 @@ from resonance_toolkit._base.find_blocks import Blocks, find_blocks
 from resonance_toolkit._base.find_layers import find_layers, select, unwrap
 from resonance_toolkit._base.instruments import INSTRUMENTS as _INSTRUMENTS
 from resonance_toolkit._base.instruments import load_instrument as _load_instrument
+from resonance_toolkit._base.line_file import LineFile
 from resonance_toolkit._base.losses.accuracy import align_predictions, correct_shares
 from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
@@ -113,6 +115,7 @@ from resonance_toolkit._base.preserving import (
     preserving_rng,
     seed_generators,
 )
+from resonance_toolkit._base.processes import is_first_process
 from resonance_toolkit._base.progress import (
     Progress,
     ProgressForm,
@@ -135,8 +138,10 @@ from resonance_toolkit._base.undamaged import (
 # The front door by public name, loaded on first use: it needs the instruments, which need this
 # module.
 _FRONT_DOOR: dict[str, str] = {
+    "Monitor": "resonance_toolkit._front.monitor.monitor",
     "examine": "resonance_toolkit._front.examine.examine",
     "page": "resonance_toolkit._front.page.page",
+    "read_monitor": "resonance_toolkit._front.monitor.read_monitor",
 }
 
 __all__ = [
@@ -221,13 +226,17 @@ __all__ = [
     "check_share",
     "check_whole",
     # Files
+    "LineFile",
     "Writer",
     "check_digest",
     "check_writable",
+    "from_checked_line",
+    "is_first_process",
     "load_tensors",
     "locking",
     "open_netcdf",
     "tensor_writer",
+    "to_checked_line",
     "to_netcdf_bytes",
     "with_digest",
     "write_atomically",

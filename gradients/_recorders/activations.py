@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from gradients._recorders.graph import Step, walk
 from gradients._recorders.inner_products import add_optional, inner_products, zero_triangle
 from gradients._recorders.protocol import Measurement
+from gradients._recorders.unreadable import UnreadableUpdateError
 from resonance_toolkit import find_layers, unwrap
 
 Edge = tuple[Any, int]  # an autograd node, and the number of its output
@@ -170,7 +171,7 @@ class ActivationRecorder:
     def _check_all_heard(self, indices: set[int]) -> None:
         missing = [name for index, name in enumerate(self.layers) if index not in indices]
         if missing:
-            raise ValueError(
+            raise UnreadableUpdateError(
                 f"`layers`: the main loss was not seen to come through {', '.join(missing)} in "
                 "this forward pass; nor is anything after `close`, or by a copy of the trace. "
                 "Inside a compiled model layers are invisible: use level='parameter', or "
@@ -179,7 +180,7 @@ class ActivationRecorder:
 
     def _check_separable(self, step: Step, main_nodes: set[Any], layer: str) -> None:
         if step.node in main_nodes:
-            raise ValueError(
+            raise UnreadableUpdateError(
                 f"`layers`: above {layer!r} the losses share a computation "
                 f"({type(step.node).__name__}), so that their gradients arrive there as one; "
                 "name the last layer that they share"

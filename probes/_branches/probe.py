@@ -1,7 +1,6 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -164,6 +163,7 @@ class Probe(Listener):
         if device.type == "cpu":
             device = features[self.layers[-1]].calls[-1].device
 
+        self._capture.targets = targets
         if not self.connected:
             self._capture.use()
             return features[self.layers[0]].calls[0].new_zeros(()).to(device)
@@ -198,13 +198,13 @@ class Probe(Listener):
         return weighted_losses.sum()
 
     @never_compiled
-    def measure(self, y: Tensor, *, shift: bool | None = None) -> xr.Dataset:
+    def measure(self, y: Tensor | None = None, *, shift: bool | None = None) -> xr.Dataset:
         """Loss and accuracy of every branch on the latest forward pass; trains nothing.
 
         Args:
             y: Class indices `(sample,)`, soft or multi-hot targets `(sample, class)`, or class
                 indices of positions, as in `loss`. The loss of the pass may be taken before or
-                after.
+                after. None takes the targets of the pass's loss, which must come before then.
             shift: As in `loss`.
 
         Returns:
@@ -221,10 +221,18 @@ class Probe(Listener):
 
         Raises:
             RuntimeError: If the latest pass left nothing to measure.
-            ValueError: If `y` does not fit.
+            ValueError: If `y` does not fit, or there is neither `y` nor a loss of the pass.
         """
         features = self._layer_features(used=True)
-        targets = self._understand_targets(features, y, shift)
+        if y is not None:
+            targets = self._understand_targets(features, y, shift)
+        elif self._capture.targets is not None:
+            targets = self._capture.targets
+        else:
+            raise ValueError(
+                "`y`: expected targets, since no loss of the latest forward pass was taken; give "
+                "them, or call probe.loss(y) first"
+            )
 
         branches = self._by_layer()
         measures = measure_rows(branches, rows_of_pass(branches, features, targets))
@@ -388,7 +396,7 @@ class Probe(Listener):
         """
         model = self._attached_model("compression_error")
 
-        with self._keeping_capture():
+        with self.keeping_pass():
             with (
                 self.listening(),
                 evaluating(model),
@@ -588,7 +596,7 @@ class Probe(Listener):
     def _measuring(self, model: nn.Module) -> Iterator[None]:
         """Let the body run the model in eval mode and look at its features, and leave no mark."""
         with ExitStack() as stack:
-            stack.enter_context(self._keeping_capture())
+            stack.enter_context(self.keeping_pass())
             stack.enter_context(preserving(model, values=not is_sharded(model)))
             stack.enter_context(resharding(model))
             stack.enter_context(evaluating(model))
@@ -596,16 +604,6 @@ class Probe(Listener):
             stack.enter_context(without_fastpath())
             stack.enter_context(torch.no_grad())
             yield
-
-    @contextmanager
-    def _keeping_capture(self) -> Iterator[None]:
-        """Put back what was captured of the latest pass: a loss may still be due for it."""
-        pending_capture = replace(self._capture)
-
-        try:
-            yield
-        finally:
-            vars(self._capture).update(vars(pending_capture))
 
     def _warn_if_unmoved(self) -> None:
         if self._watch is None:

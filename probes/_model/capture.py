@@ -61,6 +61,7 @@ class Capture:
     encoder_layers: frozenset[str] = frozenset()
 
     strengths: dict[str, Any] = field(default_factory=dict)  # those of the latest loss
+    targets: Any = None  # those of this pass's loss, as the loss understood them
 
     def use(self) -> None:
         """Let go of the graph; what is left serves measurements until the next pass."""
@@ -154,6 +155,7 @@ class _OpeningHook(Hook):
         capture.call_counts = None
         capture.decoder_counts = None
         capture.input_ids = None
+        capture.targets = None
         capture.reentrant = False
         capture.nested_layer = ""
         capture.flat_layer = ""

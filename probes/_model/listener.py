@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 from torch import nn
@@ -59,6 +60,20 @@ class Listener(nn.Module):
             yield
         finally:
             self._capture.listening = was_listening
+
+    @contextmanager
+    def keeping_pass(self) -> Iterator[None]:
+        """Run the body, and have the latest forward pass back afterwards.
+
+        What is due of it can still be had then (a loss, measurements), whatever passes the body
+        makes.
+        """
+        latest_pass = replace(self._capture)
+
+        try:
+            yield
+        finally:
+            vars(self._capture).update(vars(latest_pass))
 
     def detach(self) -> None:
         """Remove every hook from the model and forget its activations; calling twice is fine."""

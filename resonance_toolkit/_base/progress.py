@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
-import torch.distributed as dist
 from tqdm import tqdm
 
 from resonance_toolkit._base.checks import check_choice
+from resonance_toolkit._base.processes import is_first_process
 
 Item = TypeVar("Item")
 ProgressForm = Literal["auto", "bar", "lines", "off"]
@@ -225,8 +225,7 @@ def _find_form() -> Literal["bar", "lines", "off"]:
         form = _form_of_environment()
 
     # One process tells for all. Nobody reads a program that has no stderr (`pythonw`).
-    is_other_rank = dist.is_available() and dist.is_initialized() and dist.get_rank() > 0
-    if form == "off" or is_other_rank or _stream() is None:
+    if form == "off" or not is_first_process() or _stream() is None:
         return "off"
     if form == "auto":
         return "bar" if _is_terminal() or _is_notebook() else "lines"

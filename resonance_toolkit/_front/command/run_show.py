@@ -46,6 +46,8 @@ def describe(result: xr.Dataset | xr.DataTree) -> str:
 
     if "verdict_sentence" in attributes:
         lines.append(str(attributes["verdict_sentence"]))
+    if made_by == "resonance.Monitor":
+        lines += [f"{key}: {value}" for key, value in attributes.items() if _is_reason(key)]
     if "part" in result.dims and "status" in result:
         lines.append(_describe_parts(result))
         return "\n".join(lines)
@@ -56,6 +58,10 @@ def describe(result: xr.Dataset | xr.DataTree) -> str:
             lines.append(node.path)
         lines.append(_describe_variables(node))
     return "\n".join(line for line in lines if line)
+
+
+def _is_reason(name: Any) -> bool:
+    return str(name).endswith("_reason")
 
 
 def _describe_parts(result: Any) -> str:

@@ -120,17 +120,27 @@ def report_runs(runs: Mapping[str, xr.DataTree], title: str | None) -> Report:
     )
 
 
-def report_results(results: Mapping[str, xr.Dataset], title: str | None) -> Report:
-    """Make the report of results of any verbs, a section each."""
+def report_results(
+    results: Mapping[str, xr.Dataset],
+    title: str | None,
+    *,
+    whole: Mapping[Any, Any] | None = None,
+) -> Report:
+    """Make the report of results of any verbs, a section each.
+
+    `whole`: the attributes of the tree that they are the nodes of, if it says what made it.
+    """
     sections = [
         _section_of_result(f"result-{i}", name, result)
         for i, (name, result) in enumerate(results.items())
     ]
     first = next(iter(results.values()))
-    only = len(results) == 1
+    about: Mapping[Any, Any] = first.attrs if len(results) == 1 else {}
+    if whole and "made_by" in whole:
+        about = whole
     return Report(
-        title=title or (str(first.attrs.get("made_by", "A result")) if only else "Results"),
-        facts=_facts_of(first.attrs) if only else (),
+        title=title or str(about.get("made_by", "A result" if about else "Results")),
+        facts=[*_facts_of(about), *_reasons_of(about)],
         sections=sections,
         footer=_footer(first.attrs),
     )
@@ -177,6 +187,18 @@ def _facts_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
             number = as_number(value)
             facts.append((label, str(value) if math.isnan(number) else write_number(number)))
     return facts
+
+
+def _reasons_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
+    """Say what a monitor could not measure or log, and why."""
+    if attributes.get("made_by") != "resonance.Monitor":
+        return []
+    end = "_reason"
+    return [
+        (f"{str(key).removesuffix(end)}, not always", str(value))
+        for key, value in attributes.items()
+        if str(key).endswith(end)
+    ]
 
 
 def _part_rows(tree: xr.DataTree) -> list[PartRow]:

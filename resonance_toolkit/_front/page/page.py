@@ -118,7 +118,7 @@ def _report_several(
             **results,
         }
     _check_not_empty(results)
-    return report_results(results, title)
+    return report_results(results, title, whole={} if root is None else root.attrs)
 
 
 def _results_in(nodes: Mapping[str, Any]) -> dict[str, xr.Dataset]:

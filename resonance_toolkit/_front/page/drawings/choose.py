@@ -11,6 +11,7 @@ from resonance_toolkit._front.page.drawings import (
     attention,
     gradients,
     landscapes,
+    monitor,
     nudging,
     probes,
     response,
@@ -27,6 +28,7 @@ _DRAWINGS = (
     attention.DRAWINGS
     | gradients.DRAWINGS
     | landscapes.DRAWINGS
+    | monitor.DRAWINGS
     | nudging.DRAWINGS
     | probes.DRAWINGS
 )

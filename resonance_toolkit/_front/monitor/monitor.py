@@ -1,0 +1,466 @@
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import torch
+import torch.distributed as dist
+import xarray as xr
+from torch import Tensor, nn
+
+from resonance_toolkit import (
+    AtMost,
+    Batches,
+    LineFile,
+    Loss,
+    check_choice,
+    check_module,
+    check_whole,
+    count_samples,
+    find_blocks,
+    gradients,
+    is_first_process,
+    probes,
+    provenance,
+    take,
+    unwrap,
+    warn_user,
+)
+from resonance_toolkit._front.monitor.instruments import (
+    Attention,
+    Branches,
+    Gradients,
+    Instrument,
+    NotApplicableError,
+    Sharpness,
+)
+from resonance_toolkit._front.monitor.logs import Log, understand_log
+from resonance_toolkit._front.monitor.record import MADE_BY, Attributes, Record
+from resonance_toolkit._front.monitor.scalars import to_scalars
+
+Group: TypeAlias = dist.ProcessGroup | Literal["auto"] | None
+
+# What is told of a failure that is none of a measurement.
+_FAILURES = {
+    "gradients": "the gradients could not be read",
+    "log": "`log` failed; training goes on, and the tree has all values. First",
+    "path": "the file at `path` could not be written; it is tried again at the next row. First",
+}
+
+
+class Monitor:
+    """Watches a model while it trains: gradients, branches, attention, sharpness.
+
+    `monitor.backward(main, auxiliary)` stands where `(main + auxiliary).backward()` stood. What
+    lands in `.grad` is the same, bit for bit, and so is the whole training: nothing that the
+    monitor measures draws random numbers, or leaves anything behind in the model. At every
+    `every`-th update it measures, between the backward pass and the optimizer's step:
+
+    - the cosine of the main and the auxiliary gradient, and their norms, at each layer (one
+      backward pass tells, at next to no cost; see `gradients.Trace`, level "activation");
+    - with a `probe`: loss and accuracy of each branch on the batch at hand;
+    - with `data`, if the model has attention: the statistics of `attention.capture` on fixed
+      samples, in eval mode;
+    - if asked for by `sharpness_every`: `landscape.critical_sharpness` on the fixed samples.
+
+    A plain loop:
+
+        probe = probes.attach(model, "blocks.*")
+        monitor = resonance.Monitor(model, probe=probe, log=SummaryWriter(), data=(x, y))
+        for x, y in loader:
+            main = cross_entropy(model(x), y)
+            monitor.backward(main, probe.loss(y))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    Where a framework calls `backward`, a monitor goes wherever a `gradients.Trace` goes:
+    `ProbeCallback(probe, join=monitor.join)` with `gradients.transformers.TraceCallback(monitor)`
+    in transformers' Trainer, `gradients.lightning.TraceCallback(monitor)` in Lightning, and
+    `gradients.accelerate.backward(accelerator, monitor, main, auxiliary)` with Accelerate.
+
+    What fails stops no training. If a log raises, or a measurement does, a warning says so once;
+    the tree says why (`log_reason`, `attention_reason`, ...), and the next time is tried all the
+    same. Only what fails at the first sampled update of `backward`, as losses that cannot be told
+    apart, is raised: that is a mistake in the call.
+
+    Args:
+        model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
+        probe: What `probes.attach` or `probes.attach_exits` gave, attached to the model.
+        every: Measure every so many optimizer updates. At the default the cost is below 2 % of
+            training, unless an update takes less than some milliseconds: a row takes ten of them
+            and, with attention, a few forward passes of the fixed samples.
+        log: A `SummaryWriter`, a run of W&B or of MLflow (or one of these two modules, with a run
+            begun), or a callable `(values, step)`, such as `accelerator.log`. Names of values are
+            "resonance/gradients/cosine/blocks.2" and the like; what is undefined or infinite is
+            left out.
+        data: Samples for attention and sharpness, the same at every step: `(inputs, targets)`, a
+            mapping, or a source of these; see `resonance.take`. Targets are for sharpness only.
+        samples: How many of `data` to draw, if there are so many; None takes all.
+        seed: Decides which.
+        layers: Names or patterns of the layers at which gradients are compared; by default those
+            of the probe, or else the model's repeated blocks. None at the parameter level, where
+            all are.
+        level: Gradients with respect to "activation" or "parameter". The latter costs up to
+            another backward pass at each sampled update, and works in compiled models too.
+        objectives: Names of the losses, in the order of `backward`; see `gradients.Trace`.
+        sharpness_every: Measure sharpness every so many updates: a dozen forward passes and two
+            backward passes of the fixed samples. Of the main loss, and with a probe of the
+            branches' loss along the main update and the other way round (not with an adaptive
+            strength).
+        loss: The main loss, for sharpness: `(outputs, targets)`, or `(model, inputs, targets)`. By
+            default what the targets ask for.
+        scaler: A `torch.amp.GradScaler`: `backward` scales by it.
+        group: Processes to average gradients over; see `gradients.Trace`.
+        path: A new file, to which each row is written as soon as it is measured, so that nothing
+            is lost if the process is killed; `read_monitor` reads it.
+        name: Comes before the name of each value that is logged, and is that of the monitor's file
+            in a checkpoint of a framework's.
+
+    Of several processes all measure, and the first logs and writes. Its branches are measured on
+    its own share of the batch; gradients are those of the whole.
+
+    Attributes:
+        step: Optimizer updates made so far; set it when training resumes without `state_dict`.
+        latest: What was logged last, by name, and its `step`; empty before the first row.
+
+    Raises:
+        TypeError, ValueError: If an argument does not fit.
+
+    Examples:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> curves = {}
+        >>> log = lambda values, step: curves.update(values)
+        >>> monitor = Monitor(model, level="parameter", log=log)
+        >>> out = model(torch.ones(1, 1)).sum()
+        >>> monitor.backward(3 * out, -2 * out)  # opposed: 3 and -2
+        >>> model.weight.grad.item(), curves["resonance/gradients/cosine_total"]
+        (1.0, -1.0)
+        >>> monitor.tree()["gradients"]["step"].values  # the next row comes at step 100
+        array([0])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        probe: Any = None,
+        every: int = 100,
+        log: Any = None,
+        data: Any = None,
+        samples: int | None = 32,
+        seed: int = 0,
+        layers: str | Sequence[str] | None = None,
+        level: Literal["activation", "parameter"] = "activation",
+        objectives: Sequence[str] | None = None,
+        sharpness_every: int | None = None,
+        loss: Loss | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        group: Group = "auto",
+        path: str | Path | None = None,
+        name: str = "resonance",
+    ) -> None:
+        check_module(model)
+        check_choice("level", level, ("activation", "parameter"))
+        _check_probe(probe)
+        _check_name(name)
+        self.every = check_whole("every", every)
+        if sharpness_every is not None:
+            sharpness_every = check_whole("sharpness_every", sharpness_every)
+        batches = _take_samples(model, data, samples, seed, loss, sharpness_every)
+        if layers is None and level == "activation":
+            layers = _default_layers(model, probe)
+
+        self._log: Log | None = None if log is None else understand_log(log, name)
+        self._file = None if path is None else LineFile(path)
+        self._is_file_behind = False
+        self._record = Record()
+
+        self.model = model
+        self.level = level
+        self.checkpoint_name = name
+        self.latest: dict[str, float] = {}
+
+        # The last thing that may be refused, since it puts hooks on the model.
+        self._trace = gradients.Trace(
+            model,
+            self.every,
+            level=level,
+            layers=layers,
+            objectives=objectives,
+            scaler=scaler,
+            group=group,
+        )
+        self._attributes: Attributes = provenance(
+            MADE_BY,
+            model,
+            every=self.every,
+            level=level,
+            gradient_layers="all" if layers is None else self._trace.state_dict()["layers"],
+            sharpness_every=sharpness_every,
+            n_samples=sum(count_samples(inputs) for inputs, _ in batches),
+        )
+
+        self._instruments: list[Instrument] = [Gradients(self._trace)]
+        if probe is not None:
+            self._instruments.append(Branches(probe, self.every))
+        if batches:
+            self._instruments.append(Attention(model, batches, probe, self.every))
+        if sharpness_every is not None:
+            self._instruments.append(
+                Sharpness(model, batches, loss, probe, self._trace, sharpness_every)
+            )
+
+    def __repr__(self) -> str:
+        model_name = type(unwrap(self.model)).__name__
+        parts = ", ".join(instrument.part for instrument in self._instruments)
+        return (
+            f"Monitor({model_name}, every={self.every}, step={self.step}, parts: {parts}; "
+            f"{len(self._record)} rows)"
+        )
+
+    @property
+    def step(self) -> int:
+        """Optimizer updates made so far."""
+        step: int = self._trace.step
+        return step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._trace.step = step
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """What `backward` scales by."""
+        scaler: torch.amp.GradScaler | None = self._trace.scaler
+        return scaler
+
+    @scaler.setter
+    def scaler(self, scaler: torch.amp.GradScaler | None) -> None:
+        self._trace.scaler = scaler
+
+    @property
+    def group(self) -> Group:
+        """Processes to average gradients over."""
+        group: Group = self._trace.group
+        return group
+
+    @group.setter
+    def group(self, group: Group) -> None:
+        self._trace.group = group
+
+    def backward(self, *losses: Tensor, update: bool = True) -> None:
+        """Backpropagate the sum of the losses, and measure on the steps that are sampled.
+
+        Args:
+            losses: Scalars of one forward pass: the main loss, then the auxiliary ones. One loss
+                alone will do: its gradient norms are recorded.
+            update: Whether an optimizer update follows. With gradient accumulation, pass False for
+                all micro-batches but the last.
+
+        Raises:
+            ValueError: If the losses are not scalars, not as many as before, or do not depend on
+                the model; at the first sampled update also if their gradients cannot be told apart.
+        """
+        step = self.step
+        try:
+            self._trace.backward(*losses, update=update)
+        except gradients.UnreadableUpdateError as error:
+            # A mistake in the call shows at the first row. Later it is this update that is unlike
+            # others, in a layer that did not run, say: it is trained on all the same.
+            if not self._record.has_rows("gradients"):
+                raise
+            self._tell("gradients", step, error)
+            self._backward_unread(losses)
+            if update:
+                self._trace.advance()
+
+        if update:
+            self._look(step)
+
+    def join(self, *losses: Tensor) -> Tensor:
+        """Give the sum of the losses, for a framework that calls `backward` itself.
+
+        Gradients are read inside that call. Once per optimizer update, after its last backward
+        pass, `advance` must follow; the callbacks do that.
+
+        Args:
+            losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
+
+        Raises:
+            ValueError: If the losses are not scalars, not as many as before, or constants.
+        """
+        total: Tensor = self._trace.join(*losses)
+        return total
+
+    def advance(self) -> None:
+        """Measure, on the steps that are sampled: all backward passes of an update are made."""
+        step = self.step
+        self._trace.advance()
+        self._look(step)
+
+    def tree(self) -> xr.DataTree:
+        """Return what was measured so far.
+
+        Returns:
+            Tree with a node for each part of which there is a row, each over `step`:
+
+            - `/gradients`: as of `gradients.Trace.to_dataset`;
+            - `/branches`: `loss`, `accuracy (step, layer, branch)`, `alpha (step, layer)`, as of
+              `probes.Probe.measure`; of exits `loss`, `weight (step, layer)`;
+            - `/attention`: the statistics of `attention.capture (step, layer, head)`, means over
+              the fixed samples;
+            - `/sharpness`: `critical_sharpness (step, objective, other_objective)` and what goes
+              with it, as of `landscape.critical_sharpness`.
+
+            Attributes such as `attention_reason` say why there is no row of a part, or not every
+            one: what was raised first, and at which step. Save it by `tree.to_netcdf(path,
+            engine="h5netcdf")`; `resonance.page(tree, path)` draws it.
+        """
+        return self._record.to_tree(self._attributes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record so far, for a checkpoint: tensors, strings and numbers only."""
+        return {
+            "trace": self._trace.state_dict(),
+            "record": "".join(self._record.lines(self._attributes)),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the record is that of an uninterrupted training then.
+
+        The file at `path`, if there is one, is written anew, with the rows of the state: what it
+        holds of later updates, which are trained again now, goes.
+
+        Args:
+            state: Of `state_dict`, of a monitor of the same layers and losses.
+
+        Raises:
+            ValueError: If it is the state of another monitor.
+        """
+        record = Record()
+        try:
+            record.read(state["record"].encode().splitlines())
+            trace_state = state["trace"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"`state`: expected that of a Monitor, got another: {error}") from None
+
+        self._trace.load_state_dict(trace_state)
+        self._record = record
+        if self._file is not None:
+            self._file.replace(record.lines(self._attributes))
+            self._is_file_behind = False
+
+    def close(self) -> None:
+        """Take the monitor's hooks away from the model."""
+        self._trace.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _look(self, step: int) -> None:
+        """Measure, keep and log whatever is due at a step."""
+        values: dict[str, float] = {}
+        for instrument in list(self._instruments):
+            if step % instrument.every:
+                continue
+            row = self._measure(instrument, step)
+            if row is not None:
+                self._write(self._record.add(instrument.part, step, row))
+                values |= to_scalars(instrument.part, row)
+
+        if values:
+            self.latest = {"step": step, **values}
+            self._log_values(values, step)
+
+    def _measure(self, instrument: Instrument, step: int) -> xr.Dataset | None:
+        try:
+            return instrument.measure()
+        except NotApplicableError as error:
+            self._instruments.remove(instrument)
+            self._write(self._record.add_reason(instrument.part, str(error)))
+        except Exception as error:  # whatever a measurement says, the training goes on
+            self._tell(instrument.part, step, error)
+        return None
+
+    def _backward_unread(self, losses: Sequence[Tensor]) -> None:
+        total = reduce(add, losses)
+        (total if self.scaler is None else self.scaler.scale(total)).backward()
+
+    def _log_values(self, values: Mapping[str, float], step: int) -> None:
+        if self._log is None or not is_first_process():
+            return
+        try:
+            self._log(values, step)
+        except Exception as error:  # a server that is away is no reason to stop a training
+            self._tell("log", step, error)
+
+    def _write(self, lines: Sequence[str]) -> None:
+        if self._file is None or not lines:
+            return
+        try:
+            if self._is_file_behind:
+                self._file.replace(self._record.lines(self._attributes))
+            else:
+                self._file.add(lines, lambda: self._record.lines(self._attributes))
+            self._is_file_behind = False
+        except OSError as error:
+            self._is_file_behind = True
+            self._tell("path", self.step, error)
+
+    def _tell(self, part: str, step: int, error: Exception) -> None:
+        """Warn of a failure, and keep it: the first of each part."""
+        if part in self._record.reasons:
+            return
+        first_line = str(error).partition("\n")[0]
+        reason = f"step {step}: {type(error).__name__}: {first_line}"
+        lines = self._record.add_reason(part, reason)
+        if part != "path":
+            self._write(lines)
+        warn_user(f"Monitor: {_FAILURES.get(part, f'{part} could not be measured')} at {reason}")
+
+
+def _check_probe(probe: Any) -> None:
+    if probe is not None and not isinstance(probe, probes.Probe | probes.Exits):
+        raise TypeError(
+            f"`probe`: expected what probes.attach or attach_exits gave, got {type(probe).__name__}"
+        )
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"`name`: expected a word, got {name!r}")
+
+
+def _default_layers(model: nn.Module, probe: Any) -> list[str]:
+    if isinstance(probe, probes.Probe):
+        return list(probe.layers)
+    return list(find_blocks(model))
+
+
+def _take_samples(
+    model: nn.Module,
+    data: Any,
+    samples: int | None,
+    seed: int,
+    loss: Loss | None,
+    sharpness_every: int | None,
+) -> Batches:
+    if data is None:
+        if sharpness_every is not None:
+            raise ValueError("`data`: expected samples, on which sharpness is measured, got None")
+        return []
+
+    most = None if samples is None else AtMost(check_whole("samples", samples))
+    return take(
+        data,
+        most,
+        seed,
+        model=model,
+        batch_size=None,
+        needs_targets=sharpness_every is not None,
+        has_loss=loss is not None,
+    )
