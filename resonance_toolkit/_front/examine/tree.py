@@ -59,7 +59,10 @@ def _make_root(
     calls = [CALLS[part](subject, sizes[part]) if sizes else "" for part in parts]
     columns = {
         "status": ([outcomes[part].status for part in parts], "what the part came to"),
-        "reason": ([outcomes[part].reason for part in parts], "why it is not done"),
+        "reason": (
+            [_reason_of(outcomes[part]) for part in parts],
+            "why it is not done, or what in it is not",
+        ),
         "call": (calls, "what repeats its numbers by hand"),
         "warnings": ([outcomes[part].warnings for part in parts], "warnings on the way"),
     }
@@ -99,6 +102,12 @@ def _make_root(
     )
     root.attrs |= judge(response, reason, subject.only_class).as_attributes()
     return root
+
+
+def _reason_of(outcome: Outcome) -> str:
+    """Why a part is not done, or why something in it is missing."""
+    missing = [f"{child}: {reason}" for child, reason in outcome.child_reasons.items()]
+    return "; ".join(filter(None, [outcome.reason, *missing]))
 
 
 def _sizes_as_made(plan: Plan, response: xr.Dataset | None) -> dict[str, dict[str, int]]:
