@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from gradients._checks import check_recorded
 from gradients._layer_names import layer_label
@@ -43,11 +44,13 @@ def plot_layers(
         "cmap": "RdBu",
         "vmin": -largest,
         "vmax": largest,
-        "shading": "nearest",
     }
     ax.set_facecolor("0.85")
+    # Edges, since from the middle of one layer, or one step, nobody knows how wide it is.
+    row_edges = np.arange(len(rows) + 1) - 0.5
+    step_edges = _edges_around(cosine["step"].values.astype(float))
     mesh = ax.pcolormesh(
-        cosine["step"].values, rows, np.ma.masked_invalid(cosine.values), **defaults | style
+        step_edges, row_edges, np.ma.masked_invalid(cosine.values), **defaults | style
     )
 
     label_rows(ax, [layer_label(str(name)) for name in cosine["layer"].values])
@@ -55,3 +58,12 @@ def plot_layers(
     ax.figure.colorbar(mesh, ax=ax, label="cosine of main and auxiliary gradients")
     write_title(ax, title, trace)
     return ax
+
+
+def _edges_around(middles: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give the edges of cells that meet half-way between their middles."""
+    if len(middles) == 1:
+        return np.array([middles[0] - 0.5, middles[0] + 0.5])
+    between = (middles[1:] + middles[:-1]) / 2
+    first, last = 2 * middles[0] - between[0], 2 * middles[-1] - between[-1]
+    return np.concatenate([[first], between, [last]])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PAIR = ("objective", "other_objective")
+_ROOM_FOR_NUMBERS = 0.36  # inches of a cell, for two lines
 _MOST_NUMBERS = 12  # objectives; the numbers of more would not fit into their cells
 
 
@@ -59,7 +60,9 @@ def plot_objectives(
     ax.set_facecolor("0.85")
     defaults: dict[str, Any] = {"cmap": "RdBu", "vmin": -1, "vmax": 1}
     mesh = ax.pcolormesh(np.ma.masked_invalid(means), **(defaults | style))
-    if len(names) <= _MOST_NUMBERS:
+    figure: Any = ax.get_figure(root=True)
+    height_of_cell = ax.bbox.height / figure.dpi / len(names)
+    if len(names) <= _MOST_NUMBERS and height_of_cell > _ROOM_FOR_NUMBERS:
         _write_numbers(ax, means, cosines)
 
     places = np.arange(len(names)) + 0.5

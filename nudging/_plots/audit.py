@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # By verdict; the shape of the mark tells the same to readers who do not see the colours.
 _LOOKS = {"passed": ("C0", "o"), "fired": ("#c00000", "X"), "not measured": ("0.5", "")}
 _NEEDED = ("value", "threshold", "verdict", "reason")
+_LETTERS_PER_INCH = 10
 _ROOM_FOR_ALL = 4.5  # inches of an axis for a tick at each decade
 _FARTHEST = 3.0  # decades; what is farther is drawn there, with an arrow
 
@@ -49,6 +50,9 @@ def plot_audit(
     if ax is None:
         ax = new_axes(figsize=(6.8, 1.2 + 0.62 * len(checks)))
 
+    figure: Any = ax.get_figure(root=True)
+    inches = ax.bbox.width / figure.dpi
+
     ax.axvspan(0, 2 * _FARTHEST, color="#c00000", alpha=0.07, linewidth=0)
     ax.axvline(0, color="black", linewidth=1)
     labels = []
@@ -61,7 +65,7 @@ def plot_audit(
         if side is None:
             labels.append(f"{name}\n{verdict}")
             reason = textwrap.shorten(str(check["reason"].values), 110)
-            text = textwrap.fill(reason, 52)
+            text = textwrap.fill(reason, max(20, min(52, int(_LETTERS_PER_INCH * inches))))
             ax.text(-0.95 * _FARTHEST, row, text, va="center", color="0.35", fontsize="small")
             continue
         labels.append(f"{name}: {verdict}\n{value:.3g}, {side} {threshold:.3g}")
@@ -70,11 +74,9 @@ def plot_audit(
     ax.set_yticks(range(len(checks)), labels, fontsize="small")
     ax.set_ylim(len(checks) - 0.5, -0.5)
     ax.set_xlim(-_FARTHEST - 0.2, _FARTHEST + 0.2)
-    figure: Any = ax.get_figure(root=True)
-    inches = ax.bbox.width / figure.dpi
     ticks = [-3, -2, -1, 0, 1, 2, 3] if inches > _ROOM_FOR_ALL else [-3, 0, 3]
     ax.set_xticks(ticks, [_factor(tick) for tick in ticks])
-    ax.set_xlabel("distance from the threshold; shaded: the check fires")
+    ax.set_xlabel("distance from the threshold\n(shaded: the check fires)")
     write_title(ax, title, audit)
     return ax
 

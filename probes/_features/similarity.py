@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -109,7 +110,8 @@ def similarity(
     else:
         other_modules = find_blocks(other_model)
 
-    other_device = device_of(other_model)
+    to_other = partial(tree_map_only, Tensor, lambda tensor: tensor.to(device_of(other_model)))
+
     crossed, own_first, own_second = [], [], []
     n_samples: list[int] = []
     with ExitStack() as stack:
@@ -126,10 +128,12 @@ def similarity(
             source, n_batches = (inputs for inputs, _ in batches), len(batches)
 
         sample, counted = _large_enough(source)
-        reading = {"pool": pool, "calls": calls, "sample": sample}
-        read = stack.enter_context(reading_features(model, modules, **reading))
+        reading: dict[str, Any] = {"pool": pool, "calls": calls}
+        read = stack.enter_context(reading_features(model, modules, sample=sample, **reading))
         try:
-            reading_other = reading_features(other_model, other_modules, **reading)
+            reading_other = reading_features(
+                other_model, other_modules, sample=to_other(sample), **reading
+            )
             read_other = stack.enter_context(reading_other)
         except ValueError as error:
             raise ValueError(f"`other`: cannot be read beside `model`: {error}") from error
@@ -138,8 +142,7 @@ def similarity(
             n = count_samples(inputs)
             n_samples.append(n)
             features = read(inputs)
-            moved_inputs = tree_map_only(Tensor, lambda t: t.to(other_device), inputs)
-            other_features = read_other(moved_inputs)
+            other_features = read_other(to_other(inputs))
 
             first = centred_products(list(features.values()))
             second = centred_products(list(other_features.values())).to(first)

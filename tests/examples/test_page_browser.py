@@ -12,9 +12,11 @@ from playwright.sync_api import sync_playwright
 
 import landscape
 import probes
+import resonance
 from lab.results.page import write_page
 from lab.results.publish import publish
 from lab.results.verdicts import Row
+from tests.helpers.examined_trees import make_tree
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -264,6 +266,36 @@ def test_no_text_of_a_table_becomes_markup(tmp_path, browser):
     assert cells == HOSTILE
     assert shown.locator("small").all_text_contents() == HOSTILE
     assert shown.locator("h2").all_text_contents() == list(names.values())
+    shown.close()
+
+
+def test_no_text_of_an_examination_becomes_markup(tmp_path, browser):
+    everything = " ".join(HOSTILE)
+    for layers in (HOSTILE[:4], HOSTILE[4:8]):
+        tree = make_tree(tuple(layers), text=everything)
+        path = resonance.page(tree, tmp_path / "page.html", title=everything)
+        shown = open_hostile(browser, tmp_path, path.read_text(encoding="utf-8"))
+        assert shown.locator("h1").text_content() == everything
+        words = shown.locator("body").text_content()
+        assert all(layer in words for layer in layers)
+        shown.close()
+
+
+def test_no_text_of_any_result_becomes_markup(tmp_path, browser):
+    norms = xr.Dataset(
+        {
+            "gradient_norm": (
+                "layer",
+                np.arange(10.0),
+                {"long_name": HOSTILE[1], "units": HOSTILE[0]},
+            )
+        },
+        {"layer": HOSTILE},
+        {"made_by": HOSTILE[2], "model": HOSTILE[3]},
+    )
+    path = resonance.page({text: norms for text in HOSTILE}, tmp_path / "page.html")
+    shown = open_hostile(browser, tmp_path, path.read_text(encoding="utf-8"))
+    assert all(text.strip() in shown.locator("body").text_content() for text in HOSTILE)
     shown.close()
 
 

@@ -1,5 +1,7 @@
 """Pictures of traces, read back from the Axes."""
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -47,6 +49,31 @@ def test_plot_layers_draws_every_layer_and_step():
     assert [t.get_text() for t in ax.get_yticklabels()] == labels
     with pytest.raises(ValueError, match=r"expected `cosine \(step, layer\)`"):
         gradients.plot_layers(trace.isel(step=0))
+    plt.close("all")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (5, 1), (3, 48)])
+def test_the_map_is_filled_however_few_there_are(shape):
+    n_steps, n_layers = shape
+    cosine = np.linspace(-1, 1, n_steps * n_layers).reshape(shape)
+    layers = [f"blocks.{i}.attn" for i in range(n_layers)]
+    steps = np.array([0, 10, 40, 50, 60])[:n_steps]
+    trace = xr.Dataset({"cosine": (("step", "layer"), cosine)}, {"step": steps, "layer": layers})
+    own = plt.subplots(figsize=(4, 3))[1]
+    gradients.plot_layers(trace, ax=own, title="a title")
+
+    mesh = own.collections[0]
+    np.testing.assert_array_equal(mesh.get_array(), cosine.T)
+    corners = mesh.get_coordinates()
+    np.testing.assert_array_equal(corners[:, 0, 1], np.arange(n_layers + 1) - 0.5)
+    # A step's cell reaches half-way to its neighbours.
+    edges = {1: [-0.5, 0.5], 3: [-5, 5, 25, 55], 5: [-5, 5, 25, 45, 55, 65]}[n_steps]
+    np.testing.assert_array_equal(corners[0, :, 0], edges)
+    assert own.get_title() == "a title"
+
+    own.figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in own.get_yticklabels()]
+    assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(boxes))
     plt.close("all")
 
 

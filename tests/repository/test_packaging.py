@@ -120,6 +120,33 @@ def test_the_lowest_versions_are_the_lower_bounds():
         assert as_numbers(pins[name]) == as_numbers(bound), name
 
 
+def test_an_installed_torch_for_processors_is_not_replaced():
+    # Exact versions are of other builds than those that somebody without a GPU has.
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    bounds = dict(re.findall(r"^(torch|torchvision)\b(.*)$", text, re.MULTILINE))
+    assert set(bounds) == {"torch", "torchvision"}
+    assert all(re.fullmatch(r">=[\d.]+,<[\d.]+", bound) for bound in bounds.values())
+
+
+def test_the_workflow_calls_the_commands_of_the_clone():
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    commands = re.findall(r"run: (\S+)", workflow)
+    assert set(commands) == {".ci/run", ".ci/versions", ".ci/package"}
+    assert all((ROOT / command).stat().st_mode & 0o100 for command in commands)
+
+    runs = set(re.findall(r"os: (\w+)-latest, python: \"([\d.]+)\", kind: (\w+)", workflow))
+    script = (ROOT / ".ci/versions").read_text(encoding="utf-8")
+    assert {kind for *_, kind in runs} == {"lowest", "tested", "newest"}
+    assert all(f"  {kind}) constraints=" in script for *_, kind in runs)
+    assert {system for system, *_ in runs} == {"ubuntu", "macos", "windows"}
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert {python for _, python, _ in runs} == set(promised)
+    assert project["requires-python"] == f">={promised[0]}"
+    assert (promised[0], "lowest") in {(python, kind) for _, python, kind in runs}
+
+
 @pytest.mark.parametrize(
     ("module", "package"),
     [

@@ -1,11 +1,20 @@
+import inspect
+from itertools import pairwise
+
 import matplotlib as mpl
 import pytest
 import xarray as xr
 from matplotlib import pyplot as plt
 
+import attention
+import gradients
+import landscape
+import nudging
+import probes
 from resonance_toolkit import (
     colors_by_order,
     label_places,
+    label_rows,
     legend_outside,
     thin_out,
     title_text,
@@ -122,3 +131,38 @@ def test_titles_say_what_made_a_result():
     figure, axes = plt.subplots(1, 2)
     write_figure_title(axes, True, result)
     assert figure.get_suptitle() == "nudging.nudge of ViT, 1 sample, seed 0"
+
+
+@pytest.mark.parametrize("package", [attention, gradients, landscape, nudging, probes])
+def test_every_plot_has_a_title_on_request_alone(package):
+    plots = [getattr(package, name) for name in package.__all__ if name.startswith("plot_")]
+    assert plots
+    for plot in plots:
+        title = inspect.signature(plot).parameters["title"]
+        assert title.default is False, plot
+        assert title.kind is inspect.Parameter.KEYWORD_ONLY, plot
+
+
+def test_names_of_rows_are_thinned_out_where_axes_are_low():
+    names = [f"blocks.{i}" for i in range(48)]
+    for height, is_thinned in ((3, True), (12, False)):
+        _, ax = plt.subplots(figsize=(4, height))
+        label_rows(ax, names)
+        ax.figure.canvas.draw()
+        written = [label.get_text() for label in ax.get_yticklabels()]
+        assert (len(written) < 48) == is_thinned
+        assert written == [names[round(tick)] for tick in ax.get_yticks()]
+        boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+        assert all(upper.y0 >= lower.y1 for upper, lower in pairwise(boxes))
+        assert ax.get_ylim() == (47.5, -0.5)
+        plt.close(ax.figure)
+
+
+def test_entries_below_narrow_axes_stand_below_one_another():
+    for width, n_columns in ((3, 1), (16, 3)):
+        _, ax = plt.subplots(figsize=(width, 3))
+        for index in range(3):
+            ax.plot([0, 1], label=f"a curve with a name of some length, {index}")
+        legend = legend_outside(ax, side="bottom", ncols=3)
+        assert legend._ncols == n_columns
+        plt.close(ax.figure)

@@ -147,18 +147,29 @@ def _add_examine(commands: Any) -> None:
         help="of torch.nn.functional, such as mse_loss; by default what the targets ask for",
     )
 
-    what = parser.add_argument_group("what is measured (defaults: those of resonance.examine)")
+    what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--layers",
         type=_words,
         metavar="NAMES",
         help='where branches are attached, such as "blocks.*" or blocks.2,blocks.5',
     )
-    what.add_argument("--n", type=_at_least(1), help="branches per layer")
-    what.add_argument("--alpha", type=_strength, help="strength of their loss")
-    what.add_argument("--budget", help="seconds, or seconds, minutes, hours")
-    what.add_argument("--steps", type=_at_least(1), help="updates of each training run")
-    what.add_argument("--seeds", type=_at_least(1), help="training runs of each kind")
+    what.add_argument("--n", type=_at_least(1), help="branches per layer (20)")
+    what.add_argument("--alpha", type=_strength, help="strength of their loss (1)")
+    what.add_argument(
+        "--budget",
+        help="a number of seconds, or a word: seconds (30 s), minutes (3 min, the default), hour",
+    )
+    what.add_argument(
+        "--steps",
+        type=_at_least(1),
+        help="updates of each training run; by default what the budget allows",
+    )
+    what.add_argument(
+        "--seeds",
+        type=_at_least(1),
+        help="training runs of each kind; by default what the budget allows",
+    )
     what.add_argument(
         "--parts", type=_words, metavar="NAMES", help="such as response,landscape; all by default"
     )

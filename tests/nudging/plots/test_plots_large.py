@@ -1,5 +1,6 @@
 """Plots of deep networks with long names stay legible."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -43,3 +44,34 @@ def test_the_legend_of_layers_fits_the_figure(depth):
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
     assert texts[0] == "encoder.transformer.blocks.0.mlp"
     assert len(texts) == min(depth, -(-depth // -(-depth // 12)))
+
+
+def test_bars_that_would_be_too_thin_are_lines_with_the_same_numbers():
+    rng = np.random.default_rng(0)
+    change, predicted = rng.normal(size=(2, 4, 48))
+    names = [f"blocks.{i}" for i in range(48)]
+    result = xr.Dataset(
+        {
+            "loss_change": (("rule", "layer"), change),
+            "loss_change_se": (("rule", "layer"), np.full((4, 48), 0.25)),
+            "predicted_change": (("rule", "layer"), predicted),
+        },
+        {"rule": list("abcd"), "layer": names},
+    )
+    ax = nudging.plot_nudge(result, ax=plt.subplots(figsize=(5, 4))[1], title="deep")
+    assert not ax.patches
+    assert ax.get_title() == "deep"
+
+    lines = [line for line in ax.get_lines() if len(line.get_xdata()) == 48]
+    np.testing.assert_array_equal([line.get_ydata() for line in lines[::2]], change)
+    np.testing.assert_array_equal([line.get_ydata() for line in lines[1::2]], predicted)
+    band = ax.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx((change[0] + 0.25).max())
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sorted(legend) == ["a", "b", "c", "d", "to first order"]
+
+    # With room there are bars, and a dash for each.
+    wide = nudging.plot_nudge(result.isel(layer=slice(12)))
+    heights = [patch.get_height() for patch in wide.patches]
+    np.testing.assert_allclose(heights, change[:, :12].ravel())
+    plt.close("all")
