@@ -61,7 +61,7 @@ def test_a_model_that_fails_half_way_keeps_what_was_measured_before(tmp_path):
     tree = examine(model, make_sequences(), parts=["model", "curvature"])
     parts = read_parts(tree)
     assert parts["model"][0] == "done"
-    assert parts["curvature"][0] == "failed"
+    assert parts["curvature"][0] in ("failed", "refused")
     assert "forward failed" in parts["curvature"][1]
     assert list(tree.children) == ["model"]
     assert "forward failed" in read_page(tree, tmp_path)
