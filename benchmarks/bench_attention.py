@@ -90,6 +90,7 @@ def forward_passes(model: nn.Module, images: Tensor) -> dict[str, Work]:
         "class row, statistics": lambda: attention.capture(model, images),
         "class row, statistics and maps": lambda: attention.capture(model, images, maps=True),
         "all rows, mean statistics": lambda: attention.capture(model, images, queries="mean"),
+        "sinks": lambda: attention.sinks(model, images),
         "timm extractor, unfused: maps only": timm_maps,
     }
 

@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"3 layers of width 64, {vocabulary:,} classes, {n_samples} x 64 tokens")
         compare_training(model, inputs, targets, args.rounds)
         compare_analysis(model, inputs, targets, args.rounds)
+        compare_lens(model, inputs, args.rounds)
 
 
 def compare_training(model: Decoder, inputs: Tensor, targets: Tensor, rounds: int) -> None:
@@ -96,6 +97,47 @@ def compare_analysis(model: Decoder, inputs: Tensor, targets: Tensor, rounds: in
     print(timing.row(times, "pass, two heads, softmax, loss", "a bare pass"))
     print(timing.row(times, "record_exits", "a bare pass"))
     print(timing.row(times, "record_exits", "pass, two heads, softmax, loss", bar=1.5))
+
+
+def compare_lens(model: Decoder, inputs: Tensor, rounds: int) -> None:
+    """A training step of a tuned lens, beside the same divergence written by hand."""
+    model.eval()
+    lens = probes.attach_exits(model, EXITS, weights=WEIGHTS, head="tuned")
+    lens.detach()
+    (translator,) = lens.heads
+
+    @torch.no_grad()
+    def bare_pass() -> None:
+        model(inputs)
+
+    def divergence() -> None:
+        with lens.reattach(model), lens.listening():
+            model(inputs)
+            lens.divergence().backward()
+
+    def by_hand() -> None:
+        states: list[Tensor] = []
+        first_exit = model.get_submodule(EXITS[0])
+        with (
+            torch.no_grad(),
+            first_exit.register_forward_hook(lambda _, __, output: states.append(output)),
+        ):
+            expected = model(inputs).log_softmax(-1)
+
+        # The head itself is not trained: it needs no gradient of its weights.
+        model.requires_grad_(False)
+        logits = model.head(translator(states[0]))
+        model.requires_grad_(True)
+        F.kl_div(logits.log_softmax(-1), expected, log_target=True, reduction="sum").backward()
+
+    ways = {
+        "a bare pass": bare_pass,
+        "tuned lens by hand": by_hand,
+        "tuned lens, a step": divergence,
+    }
+    times = timing.interleaved(ways, rounds=rounds)
+    print(timing.row(times, "tuned lens, a step", "a bare pass"))
+    print(timing.row(times, "tuned lens, a step", "tuned lens by hand", bar=1.5))
 
 
 def logits_of_two_exits(model: Decoder, inputs: Tensor) -> tuple[Tensor, Tensor]:

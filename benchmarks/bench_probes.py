@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     args = timing.parse_args(timing.command_line(__doc__, rounds=15), argv)
     print_losses(args.rounds)
     print_training_steps(args.rounds)
+    print_measures(args.rounds)
 
 
 def print_losses(rounds: int) -> None:
@@ -61,6 +62,43 @@ def print_training_steps(rounds: int) -> None:
     print("  compressed n=300                  ", ratio(times, "compressed", "plain"), "(<= 1.08)")
     print("  exact n=300                       ", ratio(times, "exact 300", "plain"))
     print("  listening only, n=1               ", ratio(times, "listening", "plain"))
+
+
+def print_measures(rounds: int) -> None:
+    """Linear probes fitted in closed form, and similarity, beside forward passes."""
+    images, labels = random_images(4 * BATCH, classes=CLASSES)
+    model, other = vit6(CLASSES).eval(), vit6(CLASSES).eval()
+    probe = probes.attach(model, "blocks.*", listen_only=True)
+    probe.detach()
+
+    def fit() -> None:
+        with probe.reattach(model):
+            probe.fit((images, labels), samples=None)
+
+    @torch.no_grad()
+    def one_pass(model: nn.Module) -> None:
+        for batch in images.split(BATCH):
+            model(batch)
+
+    def two_passes() -> None:
+        one_pass(model)
+        one_pass(other)
+
+    ways = {
+        "pass": lambda: one_pass(model),
+        "two passes": two_passes,
+        "fit": fit,
+        "similarity": lambda: probes.similarity(model, other, images, samples=None),
+    }
+    times = timing.interleaved(ways, rounds=rounds, warmup=1)
+    ratio = timing.ratio
+
+    print(f"\nmeasures on {len(images)} images, {N_POINTS} blocks")
+    print("  fit, ridge, and its accuracy / pass   ", ratio(times, "fit", "pass"), "(<= 2.5)")
+    print(
+        "  similarity / a pass of both models    ", ratio(times, "similarity", "two passes"), end=""
+    )
+    print(" (<= 1.2)")
 
 
 def ways_to_make_losses() -> dict[str, Work]:

@@ -53,7 +53,7 @@ def critical_sharpness(
     samples: int | None = AtMost(500),
     seed: int = 0,
     tolerance: float = 0.05,
-    max_evaluations: int = 9,
+    max_evaluations: int = 8,
     batch_size: int | None = None,
 ) -> xr.Dataset:
     """Measure how sharp a loss is along the update that is about to be made.
@@ -84,7 +84,8 @@ def critical_sharpness(
         samples: How many samples to draw, if there are so many; None takes all.
         seed: Decides samples.
         tolerance: Width of the bracket around the critical step, relative to it.
-        max_evaluations: Steps that may be tried for each pair of objectives.
+        max_evaluations: Steps that may be tried for each pair of objectives, beside the loss at the
+            weights themselves.
         batch_size: Samples at a time; by default as many as keep activations in the cache.
 
     Returns:

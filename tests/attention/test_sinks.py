@@ -112,6 +112,32 @@ def test_massive_activations_are_those_of_the_token():
     np.testing.assert_allclose(calm["massive_share"], 0)
 
 
+class Stage(nn.Module):
+    """Two blocks, between which token 2 is given a large number."""
+
+    def __init__(self, *attentions):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(attn) for attn in attentions])
+
+    def forward(self, x):
+        x = self.blocks[0](x).clone()
+        x[:, 2, 1] = 7000.0
+        return self.blocks[1](x)
+
+
+def test_activations_are_those_of_the_innermost_block():
+    model = nn.Module()
+    model.stages = nn.ModuleList([Stage(Attention((2,), (5.0,)), Attention((2,), (5.0,)))])
+    model.forward = lambda x: model.stages[0](x)
+
+    result = attention.sinks(model, tokens())
+
+    before, after = (result.sel(layer=layer) for layer in result["layer"].values)
+    assert (before["largest_activation"] < 100).all()
+    assert (after["sink_activation"] > 5000).all()
+    assert (before["massive_share"].item(), after["massive_share"].item()) == (0, 1)
+
+
 def test_under_a_causal_mask_the_mean_is_over_queries_that_see_the_key():
     logit = 2.0
     network = Network(Attention((0, 4, 7), (logit, logit, 9.0), causal=True))

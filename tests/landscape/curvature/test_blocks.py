@@ -68,6 +68,27 @@ def test_patterns_take_all_that_is_inside():
         np.testing.assert_allclose(measured["largest"].sel(layer=layer), expected, rtol=1e-8)
 
 
+def test_layers_inside_layers_and_names_that_begin_alike_stay_apart():
+    x, y = torch.randn(20, 4).double(), torch.randint(3, (20,))
+    inner = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3))
+    model = nn.Sequential()
+    model.add_module("block", inner)
+    model.add_module("block2", nn.Linear(3, 3))
+    model = model.double()
+    settings = {"k": 1, "tolerance": 1e-10, "density_runs": 0, "trace_probes": 0}
+
+    dense = dense_hessian(model, (x, y))
+    for by, layers in (
+        ("layer", ["block.0", "block.2", "block2"]),
+        ("block*", ["block", "block2"]),
+    ):
+        measured = landscape.curvature(model, (x, y), by=by, **settings)
+        assert list(measured["layer"].values) == layers
+        for layer in layers:
+            expected = np.linalg.eigvalsh(block_of(dense, model, layer))[-1]
+            np.testing.assert_allclose(measured["largest"].sel(layer=layer), expected, rtol=1e-8)
+
+
 def test_a_layer_with_few_parameters_has_few_eigenvalues():
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, affine=True)).double()
     x, y = torch.randn(20, 3).double(), torch.randint(2, (20,))

@@ -161,3 +161,17 @@ def test_one_output_is_no_choice_between_classes():
 
     found = landscape.grid(model, (x, y), loss=binary, samples=None, size=3)
     assert found["accuracy"].isnull().all()
+
+
+@pytest.mark.parametrize(("first", "n_batches"), [(nn.Flatten(), 1), (nn.Hardtanh(-9, 9), 3)])
+def test_inputs_that_are_only_seen_in_another_shape_cut_no_batches(first, n_batches):
+    """1500 images of 12 kB: activations of 18 MB are cut, 9 kB of outputs are not."""
+    model = nn.Sequential(first, nn.Flatten(), nn.Linear(3072, 2))
+    x, y = torch.randn(1500, 3, 32, 32), torch.arange(1500) % 2
+    sizes = []
+    with model[2].register_forward_hook(lambda _, args, __: sizes.append(len(args[0]))):
+        landscape.curvature(
+            model, (x, y), samples=None, max_products=1, trace_probes=0, density_runs=0
+        )
+    large = [size for size in sizes if size > 2]  # the model is tried out on two
+    assert large == [1500 // n_batches] * n_batches

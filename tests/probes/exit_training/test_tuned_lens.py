@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import probes
+from probes._exit_training.translator import Translator
 from tests.helpers import text_models
 
 LAYERS = "transformer.h.*"
@@ -147,3 +148,14 @@ def test_other_exits_have_a_divergence_as_well_and_strings_for_it_are_refused():
         probes.record_exits(model, (ids, ids), LAYERS, head="tuned")
     with pytest.raises(ValueError, match="`head`: expected one of model, own, tuned"):
         probes.attach_exits(model, LAYERS, head="tune", sample=ids)
+
+
+def test_a_translator_maps_the_axis_of_features_whichever_it_is():
+    hidden = torch.randn(2, 3, 4, 5, generator=torch.manual_seed(0))
+    translator = Translator(3, 1, hidden)
+    torch.nn.init.normal_(translator.weight)
+    torch.nn.init.normal_(translator.bias)
+
+    mapped = torch.einsum("oc,nchw->nohw", translator.weight, hidden)
+    expected = hidden + mapped + translator.bias[:, None, None]
+    torch.testing.assert_close(translator(hidden), expected)

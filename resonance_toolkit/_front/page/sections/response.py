@@ -110,19 +110,19 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
 
 def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
     settings = result.attrs
-    how = [
+    sentences = [
         "Both arms start from the same weights, see the same batches in the same order, and differ "
         "by the branches alone, so the difference is taken seed by seed."
     ]
     if "optimizer" in settings:
-        how.append(
+        sentences.append(
             f"Trained with {settings['optimizer']}, learning rate {settings.get('lr', '?')}, on "
             f"{settings.get('n_train', '?')} samples in batches of "
             f"{settings.get('batch_size', '?')}; measured on {settings.get('n_held_out', '?')} "
             "others."
         )
 
-    texts = [" ".join(how)]
+    texts = [" ".join(sentences)]
     if not math.isnan(cosine):
         texts.append(
             f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
