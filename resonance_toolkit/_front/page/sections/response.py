@@ -60,7 +60,7 @@ def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number
         Number(
             f"difference of {name}, branches minus plain",
             value_of(result, f"{name}_difference"),
-            "0: no effect; 95 % interval over seeds, paired",
+            "0: no effect; paired by seed, 95 % interval over seeds and held-out samples",
             low=value_of(result, f"{name}_difference_low"),
             high=value_of(result, f"{name}_difference_high"),
         ),
@@ -141,7 +141,9 @@ def _say_readable(result: xr.Dataset) -> str:
         return ""
 
     plain, branches = numbers
-    more = "more" if branches > plain else "less" if branches < plain else "as much"
+    low = value_of(result, "listening_difference_low")
+    high = value_of(result, "listening_difference_high")
+    more = "more" if low > 0 else "less" if high < 0 else "no more and no less that can be told"
 
     return join_sentences(
         "Readable and helped are two things. After training, linear heads that only listen read "
