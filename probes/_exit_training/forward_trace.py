@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_training.targets import exit_logits
-from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from probes._model.sequences import without_encoder
@@ -37,6 +36,7 @@ from resonance_toolkit import (
     first_tensor,
     is_sharded,
     preserving,
+    resharding,
     unwrap,
 )
 
@@ -132,17 +132,21 @@ def trace_forward(root: nn.Module, layers: list[str], sample: Any) -> ForwardTra
     candidates = list(_guess_inputs(root)) if sample is None else [user_sample]
     first_error: Exception | None = None
 
-    for candidate in candidates:
-        try:
-            forward_trace, output = _run_traced(root, layers, candidate)
-        except Exception as error:  # any model may fail in any way on a guessed input
-            first_error = first_error or error
-            continue
-        forward_trace.logits = exit_logits(output)
-        _check_order(forward_trace)
-        return forward_trace
+    try:
+        for candidate in candidates:
+            try:
+                forward_trace, output = _run_traced(root, layers, candidate)
+            except Exception as error:  # any model may fail in any way on a guessed input
+                first_error = first_error or error
+                continue
+            forward_trace.logits = exit_logits(output)
+            _check_order(forward_trace)
+            return forward_trace
 
-    raise failed_pass(first_error, guessed=sample is None) from None
+        raise failed_pass(first_error, guessed=sample is None) from None
+    finally:
+        # An error knows this frame: one that is kept here would keep the model as well.
+        first_error = None
 
 
 def first_argument(args: Any, kwargs: Any) -> Tensor | None:
@@ -214,14 +218,14 @@ def _check_order(forward_trace: ForwardTrace) -> None:
     for name in layers:
         if ran.count(name) != 1:
             n_times = ran.count(name)
-            why = (
+            cause = (
                 "its passes share their weights, and none is a layer of its own"
                 if n_times
                 else "it is left out in eval mode, or its `forward` is called without the module"
             )
             raise ValueError(
                 f"`layers` at {name!r}: expected a layer that runs once in a forward pass, this "
-                f"one runs {n_times} times: {why}"
+                f"one runs {n_times} times: {cause}"
             )
         hidden = forward_trace.hidden.get(name)
         if hidden is None or not hidden.is_floating_point():

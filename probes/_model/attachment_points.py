@@ -56,8 +56,12 @@ def find_attachment_points(
                 raise
             first_refusal = first_refusal or refusal
 
-    if not points and first_refusal is not None:
-        raise first_refusal
+    try:
+        if not points and first_refusal is not None:
+            raise first_refusal
+    finally:
+        # An error knows this frame: one that is kept here would keep the model as well.
+        first_refusal = None
 
     n_classes = classes if classes is not None else _count_classes(root, record.output)
     reason = _explain(layers, list(points)) if isinstance(layers, Blocks) else None

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import guess_inputs
 from probes._model.without_fastpath import without_fastpath
@@ -28,6 +27,7 @@ from resonance_toolkit import (
     is_sharded,
     preserving,
     preserving_rng,
+    resharding,
     sample_tensor,
 )
 
@@ -58,23 +58,27 @@ def dry_run(root: nn.Module, layers: dict[str, nn.Module], sample: Any) -> Forwa
 
     # Sharded parameters are gathered by hooks, which must not see tensors without data.
     sharded = is_sharded(root)
-    if not sharded:
-        for candidate in inputs:
+    try:
+        if not sharded:
+            for candidate in inputs:
+                try:
+                    with preserving_rng(devices_of(root)):
+                        return _run_copy_without_data(root, layers, candidate)
+                except Exception as error:  # any model may fail in any way on a guessed input
+                    first_error = first_error or error
+
+        # The model itself may be slow: it is run on the likeliest input only.
+        for candidate in inputs[:1]:
             try:
-                with preserving_rng(devices_of(root)):
-                    return _run_copy_without_data(root, layers, candidate)
-            except Exception as error:  # any model may fail in any way on a guessed input
+                with preserving(root, values=not sharded), resharding(root):
+                    return _run(root, layers, candidate)
+            except Exception as error:  # as above
                 first_error = first_error or error
 
-    # The model itself may be slow: it is run on the likeliest input only.
-    for candidate in inputs[:1]:
-        try:
-            with preserving(root, values=not sharded), resharding(root):
-                return _run(root, layers, candidate)
-        except Exception as error:  # as above
-            first_error = first_error or error
-
-    raise failed_pass(first_error, guessed=sample is None) from None
+        raise failed_pass(first_error, guessed=sample is None) from None
+    finally:
+        # An error knows this frame: one that is kept here would keep the model as well.
+        first_error = None
 
 
 def _run_copy_without_data(

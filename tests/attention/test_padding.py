@@ -23,9 +23,9 @@ STATISTICS = [
 ]
 
 
-def assert_same_statistics(found, expected, names=STATISTICS):
+def assert_same_statistics(found, expected, names=STATISTICS, *, rtol=1e-9):
     for name in names:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[name], rtol=rtol, err_msg=name)
 
 
 @pytest.mark.parametrize("attention_way", ["eager", "sdpa"])
@@ -148,7 +148,7 @@ def test_a_decoder_has_a_mask_of_its_own_even_at_the_encoder_s_length():
     twice = {f"decoder_{name}": value for name, value in RIGHT.items()}
     twice["decoder_input_ids"] = torch.cat([second, PADS], 1)
     found = attention.capture(model, RIGHT | twice)
-    assert_same_statistics(found, expected)
+    assert_same_statistics(found, expected, rtol=1e-6)  # T5's softmax has been one of float32
 
     # Without a mask of its own, all of the decoder's rows count, as do 19 tokens that are real.
     del twice["decoder_attention_mask"]

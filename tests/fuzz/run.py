@@ -11,6 +11,7 @@ from collections import defaultdict
 
 import torch
 
+from resonance_toolkit import showing_progress
 from tests.fuzz.cases import make_case
 from tests.fuzz.verbs import VERBS, check_result
 from tests.helpers.state import snapshot
@@ -25,7 +26,7 @@ def try_verb(name: str, seed: int) -> str:
 
     trouble = "result"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), showing_progress("off"):
             warnings.simplefilter("ignore")
             result = VERBS[name](case)
             check_result(name, case, result)

@@ -95,12 +95,21 @@ def batch(n=10, shape=(12,), classes=5, dtype=torch.float32):
     return x, torch.randint(0, classes, (n,), generator=generator)
 
 
+def in_place_of(output, tensor):
+    """A tensor as the output of a block; GPT-2's was the first of a tuple once."""
+    return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
+
+
 @torch.no_grad()
 def by_hook(model, inputs, block, value):
     """A full forward pass in which a hook replaces the output of one block."""
     was_training = model.training
     model.eval()
-    with model.get_submodule(block).register_forward_hook(lambda *_: value.clone()):
+
+    def replace_output(_module, _args, output):
+        return in_place_of(output, value.clone())
+
+    with model.get_submodule(block).register_forward_hook(replace_output):
         outputs = model(inputs)
 
     model.train(was_training)
