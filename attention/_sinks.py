@@ -213,8 +213,8 @@ def _ratios_of_layers(
     ratios = np.full((n_samples, n_layers, most_keys), np.nan)
 
     for index, layer in enumerate(layers.tolist()):
-        inside = [name for name in by_block if layer == name or layer.startswith(f"{name}.")]
-        parts = by_block[max(inside, key=len)] if inside else []
+        blocks_around = [name for name in by_block if layer == name or layer.startswith(f"{name}.")]
+        parts = by_block[max(blocks_around, key=len)] if blocks_around else []
 
         # Windows, latents and the like are other tokens than the block's.
         is_alike = sum(map(len, parts)) == n_samples

@@ -77,9 +77,10 @@ def print_ratios(times: timing.Times, cosines: dict[str, float], bound: float) -
         cosine = f"   cosine {cosines[name]:+.5f}" if name in cosines else ""
         print(timing.row(times, name, "plain step", bar=bars.get(name)) + cosine)
 
-    without, title = "4 micro-batches, trace", "trace with noise / without"
-    noise_pair = {title: times[f"{without}, noise"], without: times[without]}
-    print(timing.row(noise_pair, title, without))
+    plain_title = "4 micro-batches, trace"
+    title = "trace with noise / without"
+    noise_pair = {title: times[f"{plain_title}, noise"], plain_title: times[plain_title]}
+    print(timing.row(noise_pair, title, plain_title))
 
     for peer in times:
         if peer.startswith(("naive", "torchjd")):

@@ -61,13 +61,13 @@ def main(folder: Path) -> list[Path]:
     """Write the notebook of every tutorial into a folder, and tell which."""
     folder.mkdir(parents=True, exist_ok=True)
 
-    written = []
+    paths = []
     for page in sorted(TUTORIALS.glob("*.md")):
         path = folder / f"{page.stem}.ipynb"
         notebook = json.dumps(export_notebook(page), indent=1, ensure_ascii=False)
         path.write_text(notebook + "\n", encoding="utf-8")
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def _text_cell(text: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def rows_of(name: str, result: xr.Dataset, obstacles: Sequence[str]) -> list[Row
         label = f"{LABELS[name]}, {n} x"
 
         by_tensor, by_parameter = (
-            float(result_for_n[f"dilution_by_{what}"]) for what in ("tensor", "parameter")
+            float(result_for_n[f"dilution_by_{kind}"]) for kind in ("tensor", "parameter")
         )
         change = float(result_for_n["change_backbone"])
         note = (

@@ -178,8 +178,8 @@ def html_text(
     steps = np.rint(np.sqrt(np.where(is_known, weights, 0).clip(0, 1)) * _STEPS)
     content = np.where(is_known, steps, 255).astype(np.uint8).tobytes()
 
-    shown = [_show(token) for token in names]
-    rows, first = _strongest(weights, shown)
+    signs = [_show(token) for token in names]
+    rows, first = _strongest(weights, signs)
     return render_page(
         _PAGE,
         title=title,
@@ -187,13 +187,13 @@ def html_text(
         heads=[str(name) for name in maps["head"].values],
         tokens=[
             {"shown": sign, "after": "\n" if "\n" in token else ""}
-            for token, sign in zip(names, shown, strict=True)
+            for token, sign in zip(names, signs, strict=True)
         ],
         rows=rows,
         data={
             "shape": [n_layers, n_heads, n],
             "steps": _STEPS,
-            "tokens": shown,
+            "tokens": signs,
             "first": first,
             "weights": base64.b64encode(content).decode("ascii"),
         },
@@ -207,11 +207,11 @@ def _weights_of(maps: xr.Dataset, n_tokens: int, sample: int) -> NDArray[np.floa
         ValueError: If there are none between so many tokens.
     """
     dims = ("layer", "head", "query", "key")
-    found = set(maps["weight"].dims) - {"sample"} if "weight" in maps else set()
-    if found != set(dims):
+    axes = set(maps["weight"].dims) - {"sample"} if "weight" in maps else set()
+    if axes != set(dims):
         raise ValueError(
             "`maps`: expected `weight` over layer, head, query and key, as from "
-            f'capture(..., queries="all", maps=True), got {", ".join(map(str, found)) or "none"}'
+            f'capture(..., queries="all", maps=True), got {", ".join(map(str, axes)) or "none"}'
         )
 
     weight = maps["weight"]
@@ -250,7 +250,7 @@ def _show(token: str) -> str:
 
 
 def _strongest(
-    weights: NDArray[np.float64], shown: Sequence[str]
+    weights: NDArray[np.float64], signs: Sequence[str]
 ) -> tuple[list[dict[str, str]], int]:
     """Say for each token where it looks most; and give the last token that looks anywhere."""
     is_known = np.isfinite(weights)
@@ -263,8 +263,8 @@ def _strongest(
     for query, row in enumerate(means):
         keys = np.flatnonzero(np.isfinite(row))
         order = keys[np.argsort(-row[keys], kind="stable")][:_TOP]
-        text = ", ".join(f"{shown[key]} ({key}) {row[key]:.3f}" for key in order)
-        rows.append({"token": shown[query], "text": text or "nothing was recorded"})
+        text = ", ".join(f"{signs[key]} ({key}) {row[key]:.3f}" for key in order)
+        rows.append({"token": signs[query], "text": text or "nothing was recorded"})
         if keys.size:
             first = query
     return rows, first

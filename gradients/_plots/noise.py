@@ -107,9 +107,9 @@ def _read_curves(noise: xr.Dataset, name: str) -> dict[str | None, NDArray[np.fl
     columns = []
     for end in ("_low", "", "_high"):
         total_name = f"{name}_total{end}"
-        whole = noise[total_name].expand_dims("layer", axis=-1)
+        total = noise[total_name].expand_dims("layer", axis=-1)
         parts = noise[f"{name}{end}"].transpose(..., "layer")
-        columns.append(np.concatenate([whole.values, parts.values], axis=-1))
+        columns.append(np.concatenate([total.values, parts.values], axis=-1))
 
     table = np.stack(columns)
     if table.ndim == 2:

@@ -38,11 +38,11 @@ def blocks_of(model: nn.Module, params: Params, by: By | None) -> dict[str, Bloc
 
     blocks: dict[str, Block] = {}
     for layer in find_layers(model, by, argument="by"):
-        inside = [i for i, name in enumerate(params) if name.startswith(f"{layer}.")]
-        if not inside:
+        positions = [i for i, name in enumerate(params) if name.startswith(f"{layer}.")]
+        if not positions:
             raise ValueError(
                 f"`by` at {layer!r}: expected a layer with parameters that `over` covers, got one "
                 "without; by='layer' takes all that have some"
             )
-        blocks[layer] = inside
+        blocks[layer] = positions
     return blocks

@@ -126,8 +126,8 @@ def search_ends(start: Tensor, ends: Ends) -> Search:
         basis.project_out(image)
         coupling = _coupling_of(image, image_norm)
 
-        known = projected[: len(basis), : len(basis)]
-        ritz = _ritz_pairs(known, coupling, basis, n_products)
+        projection = projected[: len(basis), : len(basis)]
+        ritz = _ritz_pairs(projection, coupling, basis, n_products)
         if n_products == max_products or ends.is_enough(ritz):
             break
 
@@ -213,14 +213,16 @@ def _restart(basis: KrylovBasis, projected: Array, ritz: Ritz, coupling: float, 
 
     It is diagonal, but for the couplings of all of them to the vector that comes next.
     """
-    kept = ends.indices_to_keep(len(ritz.values))
-    kept_vectors = ritz.vectors[:, kept]
+    indices = ends.indices_to_keep(len(ritz.values))
+    kept_vectors = ritz.vectors[:, indices]
     basis.shrink(torch.from_numpy(np.ascontiguousarray(kept_vectors.T)))
 
     projected[:] = 0.0
-    np.fill_diagonal(projected, np.append(ritz.values[kept], np.zeros(len(projected) - len(kept))))
-    projected[len(kept), : len(kept)] = coupling * kept_vectors[-1]
-    projected[: len(kept), len(kept)] = coupling * kept_vectors[-1]
+    np.fill_diagonal(
+        projected, np.append(ritz.values[indices], np.zeros(len(projected) - len(indices)))
+    )
+    projected[len(indices), : len(indices)] = coupling * kept_vectors[-1]
+    projected[: len(indices), len(indices)] = coupling * kept_vectors[-1]
 
 
 def _undefined_ritz(basis: KrylovBasis, n_products: int) -> Ritz:

@@ -112,7 +112,7 @@ class _Piece(NamedTuple):
     tensor: Tensor
     origin: Tensor
     room: Tensor  # for numbers at half precision, widened
-    summands: list[tuple[int, Summand]]  # with the axis of each
+    summands: list[tuple[int, Summand, bool]]  # with its axis, and whether the room is to be filled
 
 
 def _cut_into_pieces(
@@ -131,6 +131,7 @@ def _cut_into_pieces(
                 for number, axis in enumerate(axes)
                 for summand in summands(axis, name, rows)
             ]
+            are_new = _are_new_numbers([summand for _, summand in axis_summands])
 
             # One room for all pieces of a type, as large as the largest.
             key = tensor_rows.dtype, tensor_rows.device
@@ -138,20 +139,35 @@ def _cut_into_pieces(
                 rooms[key] = tensor_rows.new_empty(tensor_rows.numel())
             room = rooms[key][: tensor_rows.numel()].view(tensor_rows.shape)
 
-            yield _Piece(tensor_rows, take_rows(origin[name], rows), room, axis_summands)
+            piece_summands = [
+                (axis, summand, is_new)
+                for (axis, summand), is_new in zip(axis_summands, are_new, strict=True)
+            ]
+            yield _Piece(tensor_rows, take_rows(origin[name], rows), room, piece_summands)
+
+
+def _are_new_numbers(piece_summands: Sequence[Summand]) -> list[bool]:
+    """Tell for each summand whether its numbers are others than those widened before it."""
+    are_new = []
+    widened_address = None
+    for numbers, factor, _ in piece_summands:
+        is_new = factor is not None and numbers.data_ptr() != widened_address
+        if is_new:
+            widened_address = numbers.data_ptr()
+        are_new.append(is_new)
+    return are_new
 
 
 def _move_piece(piece: _Piece, point: Point) -> None:
-    piece.tensor.copy_(piece.origin)
+    tensor, origin, room, piece_summands = piece
+    tensor.copy_(origin)
 
     # Two random axes share numbers: they are widened once.
-    widened_address = None
-    for axis, (numbers, factor, weight) in piece.summands:
+    for axis, (numbers, factor, weight), is_new in piece_summands:
         if factor is None:
-            piece.tensor.add_(numbers, alpha=point[axis])
+            tensor.add_(numbers, alpha=point[axis])
             continue
 
-        if numbers.data_ptr() != widened_address:
-            piece.room.copy_(numbers)
-            widened_address = numbers.data_ptr()
-        piece.tensor.addcmul_(piece.room, factor, value=point[axis] * weight)
+        if is_new:
+            room.copy_(numbers)
+        tensor.addcmul_(room, factor, value=point[axis] * weight)

@@ -27,8 +27,9 @@ def mean_divergence(logits: Tensor, reference: Tensor, counts: Tensor | None = N
 
     n_rows = max(1, _LOGITS_AT_ONCE // rows.shape[1])
     total = rows.new_zeros(()).float()
-    for some, others in zip(rows.split(n_rows), reference_rows.split(n_rows), strict=True):
-        precise, reference_precise = (x.float() if x.itemsize < 4 else x for x in (some, others))
+    chunks = zip(rows.split(n_rows), reference_rows.split(n_rows), strict=True)
+    for pair_of_chunks in chunks:
+        precise, reference_precise = (x.float() if x.itemsize < 4 else x for x in pair_of_chunks)
         total = total + F.kl_div(
             precise.log_softmax(1),
             reference_precise.log_softmax(1),

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_training.targets import exit_logits
-from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from probes._model.sequences import without_encoder
@@ -37,6 +36,7 @@ from resonance_toolkit import (
     first_tensor,
     is_sharded,
     preserving,
+    resharding,
     unwrap,
 )
 
@@ -218,14 +218,14 @@ def _check_order(forward_trace: ForwardTrace) -> None:
     for name in layers:
         if ran.count(name) != 1:
             n_times = ran.count(name)
-            why = (
+            cause = (
                 "its passes share their weights, and none is a layer of its own"
                 if n_times
                 else "it is left out in eval mode, or its `forward` is called without the module"
             )
             raise ValueError(
                 f"`layers` at {name!r}: expected a layer that runs once in a forward pass, this "
-                f"one runs {n_times} times: {why}"
+                f"one runs {n_times} times: {cause}"
             )
         hidden = forward_trace.hidden.get(name)
         if hidden is None or not hidden.is_floating_point():

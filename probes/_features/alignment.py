@@ -67,8 +67,8 @@ def jackknife_error(crossed: Array, first: Array, second: Array, weights: Array)
 
     left_out = []
     for batch in range(n_batches):
-        others = np.where(np.arange(n_batches) == batch, 0.0, weights)
-        left_out.append(alignment(crossed, first, second, others / others.sum()))
+        other_weights = np.where(np.arange(n_batches) == batch, 0.0, weights)
+        left_out.append(alignment(crossed, first, second, other_weights / other_weights.sum()))
 
     spread = np.var(left_out, axis=0)
     return np.asarray(np.sqrt((n_batches - 1) * spread))

@@ -57,16 +57,16 @@ def without_encoder(blocks: Blocks, root: nn.Module) -> Blocks:
     """Leave out the blocks on what is read; all stay if there are no others."""
     if not has_two_sequences(root):
         return blocks
-    others = [name for name in blocks if not is_of_encoder(name)]
-    return keep_blocks(blocks, others, "whose positions are those of the output")
+    decoder_blocks = [name for name in blocks if not is_of_encoder(name)]
+    return keep_blocks(blocks, decoder_blocks, "whose positions are those of the output")
 
 
-def keep_blocks(blocks: Blocks, names: Collection[str], why: str) -> Blocks:
+def keep_blocks(blocks: Blocks, names: Collection[str], reason: str) -> Blocks:
     """Keep some blocks, with the reason; all of them if there are none to be kept, or left out."""
     if not names or len(names) == len(blocks):
         return blocks
-    kept = {name: module for name, module in blocks.items() if name in names}
-    return Blocks(kept, f"{blocks.reason}; of these the {len(kept)} {why}")
+    kept_blocks = {name: module for name, module in blocks.items() if name in names}
+    return Blocks(kept_blocks, f"{blocks.reason}; of these the {len(kept_blocks)} {reason}")
 
 
 def _reads_and_sees(names: Collection[str]) -> bool:

@@ -58,9 +58,9 @@ def plot_arms(
     for index, arm in enumerate(curves["arm"].values):
         color = "0.35" if index == 0 else f"C{index - 1}"
         dashes = ("-", "--", "-.", ":")[index % 4]
-        own = curves.isel(arm=index).transpose("seed", "step")
+        curves_of_arm = curves.isel(arm=index).transpose("seed", "step")
         look = {"color": color, "linestyle": dashes, "label": str(arm)} | style
-        _draw_arm(ax, own, look)
+        _draw_arm(ax, curves_of_arm, look)
 
     ax.set_xlabel(str(curves["step"].attrs.get("long_name", "optimizer updates")))
     ax.set_ylabel(str(response[variable].attrs.get("long_name", variable)))

@@ -69,9 +69,9 @@ def _describe_letter(letters: Letters, i: int, confidence: float | None) -> dict
 
     # A page needs no escaped dollar, but a line break after the sign for one.
     sign = letters.letters[i]
-    shown = sign.replace(r"\$", "$")
+    text = sign.replace(r"\$", "$")
     if sign == "\u21b5":
-        shown += "\n"
+        text += "\n"
 
     classes = f"e{exit_number}{' w' if is_wrong else ''}"
-    return {"classes": classes, "tooltip": tooltip, "shown": shown}
+    return {"classes": classes, "tooltip": tooltip, "shown": text}

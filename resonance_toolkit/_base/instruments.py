@@ -86,9 +86,13 @@ def _say_shadowed(name: str, place: Path | None) -> str:
 
 def say_overwritten(name: str, place: Path) -> str:
     """Name the distribution whose file is in the place of ours, and the cure."""
-    others = _other_distributions(name)
-    culprit = f"the distribution {' and '.join(others)}" if others else "another distribution"
-    uninstall = f"pip uninstall {' '.join(others)}, then " if others else ""
+    distributions = _other_distributions(name)
+    culprit = (
+        f"the distribution {' and '.join(distributions)}"
+        if distributions
+        else "another distribution"
+    )
+    uninstall = f"pip uninstall {' '.join(distributions)}, then " if distributions else ""
     return (
         f"`{name}` of resonance-toolkit was overwritten by {culprit} ({place}); "
         f"{uninstall}{_reinstall()}"

@@ -47,6 +47,9 @@ class Progress(Protocol):
     def update(self, n: int = 1) -> object:
         """Say that `n` more are done."""
 
+    def set_description(self, label: str) -> object:
+        """Say what is being done now, where that changes on the way."""
+
 
 @contextmanager
 def showing_progress(form: ProgressForm) -> Iterator[None]:
@@ -155,6 +158,9 @@ class _Silence:
     def update(self, n: int = 1) -> None:
         pass
 
+    def set_description(self, label: str) -> None:
+        pass
+
 
 class _Lines:
     """A line now and then, in the way of a log."""
@@ -183,6 +189,9 @@ class _Lines:
         if self.count != self.total:
             self._write(elapsed)
         self.next_line_after = elapsed + max(_LINES_APART, _LINES_APART_SHARE * elapsed)
+
+    def set_description(self, label: str) -> None:
+        self.label = label
 
     def end(self, *, is_complete: bool) -> None:
         elapsed = _now() - self.began_at
@@ -286,7 +295,7 @@ def _of(total: int | None, *, at_most: bool = False) -> str:
 
 
 def _plural(unit: str, n: int | None) -> str:
-    if n == 1:
+    if n == 1 or unit == "percent":
         return unit
     return f"{unit}es" if unit.endswith(("ch", "s", "x")) else f"{unit}s"
 

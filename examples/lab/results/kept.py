@@ -35,23 +35,23 @@ No result is kept yet. `python examples/reproduce.py --scale paper --keep` makes
 """
 
 
-def keep(folder: Path, kept: Path, names: Sequence[str]) -> list[Path]:
+def keep(folder: Path, target: Path, names: Sequence[str]) -> list[Path]:
     """Copy tables, and figures and Datasets that are small, of some scripts.
 
     Args:
         folder: Where the scripts left them.
-        kept: Where they go.
+        target: Where they go.
         names: Of the scripts.
 
     Returns:
         The copies.
     """
-    kept.mkdir(parents=True, exist_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
     copies = []
     for path in sorted(folder.iterdir()):
         is_result = path.suffix in (".json", ".png", ".nc") and _script_of(path, names) is not None
         if is_result and path.stat().st_size <= LARGEST:
-            copies.append(kept / path.name)
+            copies.append(target / path.name)
             shutil.copyfile(path, copies[-1])
     return copies
 
@@ -69,8 +69,8 @@ def write_results(
     """
     paths: dict[str, Path] = {}
     for folder in folders:
-        found = sorted(folder.glob("*.json")) if folder.is_dir() else []
-        paths |= {path.stem: path for path in found}
+        tables = sorted(folder.glob("*.json")) if folder.is_dir() else []
+        paths |= {path.stem: path for path in tables}
 
     rows: list[Row] = []
     sections: list[str] = []
@@ -82,8 +82,8 @@ def write_results(
             record = read_record(path)
             assert record is not None
             rows += [Row(**entry) for entry in record["rows"]]
-            shown = _copy_pictures(path.parent, record["figures"], pictures)
-            sections.append(_section(name, title, record, [_link(page, copy) for copy in shown]))
+            copies = _copy_pictures(path.parent, record["figures"], pictures)
+            sections.append(_section(name, title, record, [_link(page, copy) for copy in copies]))
 
     text = _HEAD.format(summary=summarise(rows)) + ("\n".join(sections) or _NOTHING)
     write_atomically({page: lambda place: place.write_text(text)})

@@ -75,8 +75,8 @@ def _published_logarithm(published: Sequence[float]) -> Published:
 
 
 def _describe_strengths(alphas: xr.DataArray, published: Sequence[float]) -> str:
-    here, paper = (", ".join(f"{value:.4g}" for value in values) for values in (alphas, published))
-    return f"alpha by seed {here}; published {paper}"
+    ours, paper = (", ".join(f"{value:.4g}" for value in values) for values in (alphas, published))
+    return f"alpha by seed {ours}; published {paper}"
 
 
 def _candidates_row(
@@ -84,5 +84,5 @@ def _candidates_row(
 ) -> Row:
     agrees = len(published) == len(candidates) and np.allclose(candidates, published, atol=5e-4)
     published_ends = f"{published[0]:g} ... {published[-1]:g}"
-    here = published_ends if agrees else str(candidates.round(3))
-    return Row(title, published_ends, here, judge(agrees), table)
+    ours = published_ends if agrees else str(candidates.round(3))
+    return Row(title, published_ends, ours, judge(agrees), table)

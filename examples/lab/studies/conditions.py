@@ -54,7 +54,7 @@ def published_conditions(
     return Conditions(data=NAMES[data], epochs=epochs, per_class=per_class, seeds=seeds)
 
 
-def obstacles(here: Conditions, paper: Conditions) -> list[str]:
+def obstacles(ours: Conditions, paper: Conditions) -> list[str]:
     """List what keeps a number from being compared with the paper's; nothing if all is alike.
 
     There may be more seeds than the paper has. Epochs must be as many: accuracy falls again where
@@ -68,19 +68,19 @@ def obstacles(here: Conditions, paper: Conditions) -> list[str]:
         []
     """
     reasons = []
-    if here.data != paper.data:
-        reasons.append(f"{here.data}, not {paper.data}")
+    if ours.data != paper.data:
+        reasons.append(f"{ours.data}, not {paper.data}")
 
-    if here.epochs != paper.epochs and here.epochs is not None:
-        reasons.append(f"{plural(here.epochs, 'epoch')}, not {paper.epochs or 'any'}")
+    if ours.epochs != paper.epochs and ours.epochs is not None:
+        reasons.append(f"{plural(ours.epochs, 'epoch')}, not {paper.epochs or 'any'}")
 
-    if here.per_class != paper.per_class:
-        counts = [str(count or "all") for count in (here.per_class, paper.per_class)]
+    if ours.per_class != paper.per_class:
+        counts = [str(count or "all") for count in (ours.per_class, paper.per_class)]
         reasons.append(f"{counts[0]} images per class, not {counts[1]}")
 
-    if not here.complete:
+    if not ours.complete:
         reasons.append("a part of the test images")
 
-    if paper.seeds is not None and here.seeds is not None and here.seeds < paper.seeds:
-        reasons.append(f"{plural(here.seeds, 'seed')}, not {paper.seeds}")
+    if paper.seeds is not None and ours.seeds is not None and ours.seeds < paper.seeds:
+        reasons.append(f"{plural(ours.seeds, 'seed')}, not {paper.seeds}")
     return reasons

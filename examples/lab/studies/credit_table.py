@@ -33,15 +33,15 @@ def audit_obstacles(
     It has all of CIFAR-10 and three seeds.
     """
     seeds = 3
-    here = Conditions(data=identify(load(data)), per_class=per_class, epochs=epochs, seeds=n_seeds)
+    ours = Conditions(data=identify(load(data)), per_class=per_class, epochs=epochs, seeds=n_seeds)
     paper = Conditions(data=NAMES["cifar10"], epochs=published_epochs, seeds=seeds)
-    return obstacles(here, paper)
+    return obstacles(ours, paper)
 
 
 def order_row(
     metric: str,
     published: Mapping[str, float],
-    here: Mapping[str, float],
+    ours: Mapping[str, float],
     obstacles: Sequence[str] = (),
 ) -> Row:
     """Compare the published order of the methods with ours.
@@ -52,10 +52,10 @@ def order_row(
     sign = -1 if metric.endswith("change") else 1
     published_order = order_methods({name: sign * value for name, value in published.items()})
     order = order_methods(
-        {name: sign * value for name, value in here.items() if math.isfinite(value)}
+        {name: sign * value for name, value in ours.items() if math.isfinite(value)}
     )
 
-    missing = [name for name, value in here.items() if not math.isfinite(value)]
+    missing = [name for name, value in ours.items() if not math.isfinite(value)]
     note = f"undefined here: {', '.join(missing)}" if missing else ""
     verdict = judge(order == published_order, comparable=not obstacles and not missing)
     note = join_notes(*obstacles, note)

@@ -114,9 +114,9 @@ def _draw_dilution(ax: Axes, part: xr.Dataset) -> None:
         "tensor": ("-", "C0", "dilution by tensors"),
         "parameter": ("--", "0.5", "dilution by parameters"),
     }
-    for what, (style, colour, label) in styles.items():
+    for kind, (style, colour, label) in styles.items():
         # From the factor at one branch to the count of any: 1 / factor^2 = 1 + N * share.
-        factor = 1 + float(part[f"dilution_by_{what}"].sel(n=1)) / 100
+        factor = 1 + float(part[f"dilution_by_{kind}"].sel(n=1)) / 100
         share = 1 / factor**2 - 1
         percent = [100 * (1 / math.sqrt(1 + number * share) - 1) for number in numbers]
         ax.plot(numbers, percent, style, color=colour, label=label)

@@ -102,13 +102,13 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, published_seeds: int | No
         if cell.published is None:
             continue
 
-        here = result.sel(dict(cell.labels))
+        ours = result.sel(dict(cell.labels))
         labels = ", ".join(name_label(name, value) for name, value in cell.labels.items())
         backbone, n_seeds = cell.plain.backbone, result.sizes["seed"]
         paper = published_conditions(backbone, cell.data, published_seeds, cell.per_class)
         reasons = obstacles(conditions_of(cell.plain, n_seeds), paper)
 
-        plain, asymmetric = (here["accuracy"].sel(training=kind).values for kind in KINDS)
+        plain, asymmetric = (ours["accuracy"].sel(training=kind).values for kind in KINDS)
         numbers = published_numbers(cell)
         for kind, values in (("plain", plain), ("asymmetric", asymmetric)):
             row = compare(
@@ -116,11 +116,11 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, published_seeds: int | No
                 numbers[kind],
                 values,
                 obstacles=reasons,
-                note=join_notes(_other_protocol(here, cell.protocol, kind), cell.remark),
+                note=join_notes(_other_protocol(ours, cell.protocol, kind), cell.remark),
             )
             rows.append(row)
 
-        undefined = "" if int(here["n_pairs"]) else why_undefined(here)
+        undefined = "" if int(ours["n_pairs"]) else why_undefined(ours)
         row = compare(
             f"{labels}, change / points",
             numbers["change"],
@@ -128,8 +128,8 @@ def rows_of(cells: Sequence[Cell], result: xr.Dataset, published_seeds: int | No
             obstacles=reasons,
             note=join_notes(
                 undefined,
-                describe_test(here),
-                _other_protocol(here, cell.protocol, "change"),
+                describe_test(ours),
+                _other_protocol(ours, cell.protocol, "change"),
                 cell.remark,
             ),
         )
@@ -163,10 +163,10 @@ def accuracy_of(run: xr.Dataset, protocol: Protocol) -> float:
     return float(curve[-1] if protocol == "last" or np.isnan(curve[-1]) else curve.max())
 
 
-def _other_protocol(here: xr.Dataset, protocol: Protocol, quantity: str) -> str:
+def _other_protocol(ours: xr.Dataset, protocol: Protocol, quantity: str) -> str:
     """Say what the protocol gives that the verdict is not about."""
     other: Protocol = "best" if protocol == "last" else "last"
-    by_kind = here[f"{other}_accuracy"].mean("seed")
+    by_kind = ours[f"{other}_accuracy"].mean("seed")
     plain, asymmetric = (float(by_kind.sel(training=kind)) for kind in KINDS)
     value = {"plain": plain, "asymmetric": asymmetric, "change": asymmetric - plain}[quantity]
     return f"{PROTOCOLS[other]}: {value:.2f}" if math.isfinite(value) else ""

@@ -32,9 +32,9 @@ def load_timm(name: str, request: ModelRequest) -> LoadedModel:
     """
     timm = _import("timm", "examples")
     architecture = name.partition(".")[0]
-    known = timm.list_models()
-    if not name.startswith("local-dir:") and architecture not in known:
-        raise Mistake(f"MODEL: timm has no {name!r}{closest(architecture, known)}")
+    names = timm.list_models()
+    if not name.startswith("local-dir:") and architecture not in names:
+        raise Mistake(f"MODEL: timm has no {name!r}{closest(architecture, names)}")
 
     settings: dict[str, Any] = {}
     if request.n_classes is not None:
@@ -51,8 +51,8 @@ def load_timm(name: str, request: ModelRequest) -> LoadedModel:
     try:
         module = timm.create_model(name, pretrained=is_pretrained, **settings)
     except Exception as error:  # timm and what it calls raise whatever they like
-        given = ", ".join(f"{key}={value}" for key, value in settings.items())
-        raise Mistake(f"MODEL: timm cannot make {name} ({given}): {first_line(error)}") from error
+        listing = ", ".join(f"{key}={value}" for key, value in settings.items())
+        raise Mistake(f"MODEL: timm cannot make {name} ({listing}): {first_line(error)}") from error
 
     config = timm.data.resolve_model_data_config(module)
     size = config["input_size"][-1]
@@ -67,9 +67,9 @@ def load_torchvision(name: str, request: ModelRequest) -> LoadedModel:
         Mistake: If torchvision has no such model, or cannot make it so.
     """
     torchvision = _import("torchvision", "examples")
-    known = torchvision.models.list_models()
-    if name.lower() not in known:
-        raise Mistake(f"MODEL: torchvision has no {name!r}{closest(name, known)}")
+    names = torchvision.models.list_models()
+    if name.lower() not in names:
+        raise Mistake(f"MODEL: torchvision has no {name!r}{closest(name, names)}")
 
     # With its weights a model has the 1000 classes of ImageNet.
     settings: dict[str, Any] = {}
@@ -82,9 +82,9 @@ def load_torchvision(name: str, request: ModelRequest) -> LoadedModel:
     try:
         module = torchvision.models.get_model(name, weights=weights, **settings)
     except Exception as error:
-        given = ", ".join(f"{key}={value}" for key, value in settings.items())
+        listing = ", ".join(f"{key}={value}" for key, value in settings.items())
         raise Mistake(
-            f"MODEL: torchvision cannot make {name} ({given}): {first_line(error)}"
+            f"MODEL: torchvision cannot make {name} ({listing}): {first_line(error)}"
         ) from error
     return LoadedModel(module, _say_weights(request), IMAGENET)
 

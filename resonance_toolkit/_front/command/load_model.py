@@ -72,12 +72,12 @@ def _suggest(text: str) -> str:
     if difflib.get_close_matches(text, ["digits"]):
         return "; did you mean digits?"
 
-    found = []
+    suggestions = []
     for module_name in ("timm", "torchvision"):
         with contextlib.suppress(ImportError):
             listed = importlib.import_module(f"{module_name}.models").list_models()
-            found += [f"{module_name}:{text}"] if text in listed else []
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+            suggestions += [f"{module_name}:{text}"] if text in listed else []
+    return f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
 
 
 def _load_folder(folder: Path, request: ModelRequest) -> LoadedModel:

@@ -47,21 +47,29 @@ class Clock:
 
     Args:
         budget_seconds: What there is.
-        spent: What an earlier run has spent that this one goes on from.
     """
 
-    def __init__(self, budget_seconds: float, spent: float = 0.0) -> None:
+    def __init__(self, budget_seconds: float) -> None:
         self.budget_seconds = budget_seconds
-        self._start = read_clock() - spent
+        self._start = read_clock()
+
+    def add(self, seconds: float) -> None:
+        """Count what an earlier run has spent, that this one goes on from."""
+        self._start -= seconds
 
     @property
     def spent(self) -> float:
         """Seconds since the beginning, those of an earlier run included."""
         return read_clock() - self._start
 
+    @property
+    def left(self) -> float:
+        """Seconds until twice the budget is spent."""
+        return SLACK * self.budget_seconds - self.spent
+
     def has_room_for(self, seconds: float) -> bool:
         """Tell whether so much more stays within twice the budget."""
-        return self.spent + seconds <= SLACK * self.budget_seconds
+        return seconds <= self.left
 
 
 def seconds_for(work: Callable[[], object]) -> float:

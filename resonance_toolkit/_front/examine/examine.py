@@ -6,7 +6,7 @@ import xarray as xr
 from torch import nn
 
 from resonance_toolkit import Loss, devices_of, preserving_rng
-from resonance_toolkit._front.examine.budget import Budget
+from resonance_toolkit._front.examine.budget import Budget, Clock
 from resonance_toolkit._front.examine.runner import run_parts
 from resonance_toolkit._front.examine.settings import MakeOptimizer, Part, Settings, settle_parts
 from resonance_toolkit._front.examine.store import Store
@@ -38,7 +38,8 @@ def examine(
     The model is left bit for bit as it is: what must be trained is trained on copies. Each part has
     a share of the budget, from which follow the numbers of samples, points, products, updates and
     seeds. A part that does not apply, or fails, is in the tree with its reason, and stops no other.
-    Ctrl-C ends the work and returns what is finished.
+    The training experiment comes last, and takes the time that the others leave. Ctrl-C ends the
+    work and returns what is finished.
 
     Args:
         model: Any module, with the weights to be looked at.
@@ -63,24 +64,30 @@ def examine(
             rate of 1e-3, and 1e-4 for models of ten million parameters and more.
         batch_size: Samples in an update; 32 if not given.
         held_out: Samples for the measurements after training, in any form of `data`. None holds
-            back a quarter of `data`, at most 256 samples: not trained on here, but the given
-            weights may have seen them.
+            back a quarter of `data`, at most 256 samples, and a number at most so many: not trained
+            on here, but the given weights may have seen them.
         seed: Decides samples, branches, directions, and the first of `seeds`.
         checkpoint: A file for what is finished: the same call goes on from there after a kill.
         title: What the tree is about; by default the class of the model.
 
     Returns:
         Tree with `status`, `reason`, `seconds`, `call` and `warnings (part)` at its root, the
-        verdict in its attributes, and a node for each part that came to something:
+        verdict with its rule, its interval and what would change it in its attributes, and a node
+        for each part that came to something:
 
         - `/model`: what was understood; `loss` and `accuracy` at the given weights;
         - `/response`: `loss`, `accuracy (arm, seed, step)` on held-out samples, plain and with
-          branches, their differences paired by seed with 95 % intervals, the `cosine` of the
-          gradients while training, `listening_accuracy`: what a linear head can read afterwards;
+          branches, their differences paired by seed with 95 % intervals for other seeds and other
+          held-out samples, the `cosine` of the gradients while training, `listening_accuracy`:
+          what a linear head can read afterwards, whether the model makes use of it or not;
         - `/gradients` of `gradients.noise`; `/landscape` of `landscape.grid`, with `smoothness` and
           `dilution`; `/curvature` of `landscape.curvature`, with `critical_sharpness`;
           `/attention` of `attention.capture`, with `maps` and `sinks`; `/nudging` of
           `nudging.measure`, or `nudging.nudge`, for three credits.
+
+        All `seconds`, and `preparation_seconds`, are those of a clock; two runs differ in them, and
+        in `forward_seconds` of `/model`. The rest follows from the numbers of samples, updates and
+        so on, which the first run with a `checkpoint` decides once.
 
         Save it by `tree.to_netcdf(path, engine="h5netcdf")`.
 
@@ -114,7 +121,10 @@ def examine(
         seed=seed,
         title=title,
     )
+    settings.check()
+    clock = Clock(settings.budget_seconds)
+
     subject = understand(model, data, settings)
     store = Store(checkpoint, {} if checkpoint is None else identify(subject))
     with preserving_rng(devices_of(model)):
-        return run_parts(subject, store)
+        return run_parts(subject, store, clock)

@@ -1,9 +1,11 @@
 """The main loss of a model on a batch, to train by and to measure with."""
 
 import inspect
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import torch
@@ -26,6 +28,25 @@ from resonance_toolkit import (
     name_of,
     widest_float,
 )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Means over samples, and the same of each batch.
+
+    Attributes:
+        loss: Mean loss.
+        accuracy: Share of right predictions; NaN without classes, and where the loss is not finite.
+        losses: Of each batch.
+        accuracies: Of each batch.
+        n_samples: In each batch.
+    """
+
+    loss: float
+    accuracy: float
+    losses: list[float]
+    accuracies: list[float]
+    n_samples: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,35 +73,39 @@ class MainLoss:
         values, outputs = self._values_and_outputs(model, batch)
         return values.mean(), outputs
 
-    def measure(self, model: nn.Module, batches: Batches) -> tuple[float, float]:
-        """Mean loss and accuracy over samples, of a model that is in the mode to be measured.
+    def measure(self, model: nn.Module, batches: Batches) -> Measured:
+        """Measure a model that is in the mode to be measured.
 
         The accuracy is NaN where there are no classes, as in `landscape.grid`.
         """
-        total_loss = 0.0
-        n_samples = 0
-        shares: list[Tensor] = []
+        losses: list[float] = []
+        accuracies: list[float] = []
+        n_samples: list[int] = []
+        all_shares: list[Tensor] = []
         is_classification = True
 
         with torch.no_grad():
             for inputs, targets in batches:
                 values, outputs = self._values_and_outputs(model, (inputs, targets))
-                n_in_batch = count_samples(inputs)
                 values = values.to(widest_float(values.device))
-                total_loss += values.mean().item() * n_in_batch
-                n_samples += n_in_batch
+                losses.append(values.mean().item())
+                n_samples.append(count_samples(inputs))
 
                 ignored = IGNORED_TARGET if self.ignored is None else self.ignored
-                batch_shares = correct_shares(outputs, targets, ignored)
-                if batch_shares is None:
+                shares = correct_shares(outputs, targets, ignored)
+                if shares is None:
                     is_classification = False
+                    accuracies.append(math.nan)
                 else:
-                    shares.append(batch_shares.detach().cpu().double())
+                    all_shares.append(shares.detach().cpu().double())
+                    accuracies.append(all_shares[-1].nanmean().item())
 
-        accuracy = float("nan")
-        if is_classification and shares:
-            accuracy = torch.cat(shares).nanmean().item()
-        return total_loss / n_samples, accuracy
+        loss = sum(map(mul, losses, n_samples)) / sum(n_samples)
+        accuracy = math.nan
+        # Logits that are not finite have a largest one still, which is no answer.
+        if is_classification and all_shares and math.isfinite(loss):
+            accuracy = torch.cat(all_shares).nanmean().item()
+        return Measured(loss, accuracy, losses, accuracies, n_samples)
 
     def count_only(self, batches: Batches) -> Batches:
         """Leave out samples without a target that counts."""

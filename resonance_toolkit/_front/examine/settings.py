@@ -1,13 +1,16 @@
 """What the user asked for, checked before any work."""
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, TypeAlias
 
 from torch import nn
 from torch.optim import Optimizer
 
-from resonance_toolkit import Loss, check_choice, check_whole, name_of
+from resonance_toolkit import Loss, check_choice, check_whole, name_of, preserving_rng, probes
 from resonance_toolkit._front.examine.budget import Budget, seconds_of
 
 Part: TypeAlias = Literal[
@@ -46,6 +49,11 @@ class Settings:
     title: str | None
 
     @property
+    def holds_out_data(self) -> bool:
+        """Whether the user holds samples out, not a number of them."""
+        return self.held_out is not None and not isinstance(self.held_out, Integral)
+
+    @property
     def budget_seconds(self) -> float:
         """The budget as a number."""
         return seconds_of(self.budget)
@@ -63,6 +71,10 @@ class Settings:
             value = getattr(self, name)
             if value is not None:
                 check_whole(name, value)
+
+        if isinstance(self.held_out, Integral):
+            check_whole("held_out", self.held_out)
+        check_alpha(self.alpha)
 
         if not self.parts:
             raise ValueError(f"`parts`: expected some of {', '.join(PARTS)}, got none")
@@ -100,6 +112,7 @@ class Settings:
             "optimizer": "none" if self.optimizer is None else name_of(self.optimizer),
             "batch_size": str(self.batch_size),
             "seed": str(self.seed),
+            "held_out_samples": "" if self.holds_out_data else str(self.held_out),
         }
 
 
@@ -116,4 +129,21 @@ def settle_parts(parts: Any) -> tuple[str, ...]:
 
 def describe_alpha(alpha: Any) -> str:
     """The strength of the branches in words: a number as such, a schedule by its name."""
-    return name_of(alpha) if callable(alpha) else repr(alpha)
+    text = name_of(alpha) if callable(alpha) else repr(alpha)
+
+    # An address is another one in each process.
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
+def check_alpha(alpha: Any) -> None:
+    """Refuse what is no strength, as `probes.attach` would; a mapping is left to it.
+
+    Raises:
+        ValueError, TypeError: Naming `alpha`.
+    """
+    if isinstance(alpha, Mapping):
+        return
+    with preserving_rng():
+        stand_in = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        # An adaptive rule belongs to the first probe that it is given to.
+        probes.attach(stand_in, "0", n=1, alpha=copy.deepcopy(alpha)).detach()

@@ -43,6 +43,7 @@ class Store:
         self.identity = identity
         self.pieces: dict[str, xr.Dataset] = {}
         self.facts: dict[str, Any] = {}
+        self._bytes: dict[str, bytes] = {}
 
         if self.path is None:
             return
@@ -60,6 +61,8 @@ class Store:
     def keep_piece(self, name: str, dataset: xr.Dataset) -> xr.Dataset:
         """Keep a Dataset, and return it."""
         self.pieces[name] = dataset
+        if self.path is not None:
+            self._bytes[name] = to_netcdf_bytes(dataset)
         self._write()
         return dataset
 
@@ -76,10 +79,10 @@ class Store:
         variables = {
             f"piece {index}": (
                 f"byte {index}",
-                np.frombuffer(to_netcdf_bytes(dataset), dtype=np.uint8),
+                np.frombuffer(content, dtype=np.uint8),
                 {"long_name": name},
             )
-            for index, (name, dataset) in enumerate(self.pieces.items())
+            for index, (name, content) in enumerate(self._bytes.items())
         }
         contents = xr.Dataset(
             variables,
@@ -116,9 +119,9 @@ class Store:
 
         self.facts = json.loads(checked.attrs["facts"])
         for variable in checked.data_vars.values():
-            buffer = BytesIO(variable.values.tobytes())
-            dataset = xr.load_dataset(buffer, engine="h5netcdf")
-            self.pieces[variable.attrs["long_name"]] = dataset
+            name = variable.attrs["long_name"]
+            self._bytes[name] = variable.values.tobytes()
+            self.pieces[name] = xr.load_dataset(BytesIO(self._bytes[name]), engine="h5netcdf")
 
 
 def _check_place(path: Path) -> None:

@@ -32,6 +32,7 @@ from resonance_toolkit import (
     seed_generators,
     to_host,
 )
+from resonance_toolkit._front.examine.main_loss import Measured
 from resonance_toolkit._front.examine.subject import Subject
 
 Arm: TypeAlias = Literal["plain", "branches"]
@@ -66,6 +67,14 @@ class Run:
     def close(self) -> None:
         """Let go of hooks."""
         self.stack.close()
+
+
+# Into so many groups, or a few more, the held-out samples are cut for the last measurement: their
+# spread says how much of a difference is the choice of these samples. Not single samples, since a
+# loss may be the mean of a batch.
+N_GROUPS = 16
+
+_MEASURED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -197,8 +206,9 @@ def train(
         on_update: Called before each update; may raise to stop.
 
     Returns:
-        Dataset with `train_loss`, `loss`, `accuracy (step)`, `listening_accuracy (point)`; with
-        branches also `cosine (trace_step, layer)` and `cosine_total (trace_step)`.
+        Dataset with `train_loss`, `loss`, `accuracy (step)`; `group_loss`, `group_accuracy (group)`
+        after the last update; `listening_accuracy (point)`; with branches also `cosine (trace_step,
+        layer)` and `cosine_total (trace_step)`.
     """
     devices = devices_of(subject.model)
     with (
@@ -213,7 +223,7 @@ def train(
 
         batches = draw_batches(samples.train, plan.batch_size, seed)
         curves = {"train_loss": [math.nan], "loss": [], "accuracy": []}
-        _add_measurement(curves, run, samples)
+        last = _add_measurement(curves, run, samples)
         recent_losses: list[Tensor] = []
 
         for step in range(1, plan.steps + 1):
@@ -224,13 +234,13 @@ def train(
                     torch.stack(to_host(recent_losses)).double().mean().item()
                 )
                 recent_losses.clear()
-                _add_measurement(curves, run, samples)
+                last = _add_measurement(curves, run, samples, is_last=step == plan.steps)
 
         recorded = None if run.trace is None else run.trace.to_dataset()
         run.close()
         listening, reason = _listen(run, samples, seed)
 
-    return _as_dataset(curves, plan, recorded, listening, reason)
+    return _as_dataset(curves, last, plan, recorded, listening, reason)
 
 
 def draw_batches(pieces: Batches, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
@@ -293,12 +303,17 @@ def cut_pieces(pieces: Batches, batch_size: int) -> Batches:
     ]
 
 
-def _add_measurement(curves: dict[str, list[float]], run: Run, samples: SplitSamples) -> None:
+def _add_measurement(
+    curves: dict[str, list[float]], run: Run, samples: SplitSamples, *, is_last: bool = False
+) -> Measured:
+    batch_size = max(1, samples.n_held_out // N_GROUPS) if is_last else _MEASURED_AT_ONCE
+
     # Measuring draws nothing that training would draw.
     with evaluating(run.model), preserving_rng(devices_of(run.model)):
-        loss, accuracy = run.subject.loss.measure(run.model, cut_pieces(samples.held_out, 64))
-    curves["loss"].append(loss)
-    curves["accuracy"].append(accuracy)
+        measured = run.subject.loss.measure(run.model, cut_pieces(samples.held_out, batch_size))
+    curves["loss"].append(measured.loss)
+    curves["accuracy"].append(measured.accuracy)
+    return measured
 
 
 def _listen(run: Run, samples: SplitSamples, seed: int) -> tuple[xr.Dataset | None, str]:
@@ -306,7 +321,9 @@ def _listen(run: Run, samples: SplitSamples, seed: int) -> tuple[xr.Dataset | No
     try:
         with run.subject.attach_branches(run.model, seed, listen_only=True) as listener:
             fitted = listener.fit(
-                cut_pieces(samples.train, 64), test=cut_pieces(samples.held_out, 64), samples=None
+                cut_pieces(samples.train, _MEASURED_AT_ONCE),
+                test=cut_pieces(samples.held_out, _MEASURED_AT_ONCE),
+                samples=None,
             )
     except (ValueError, RuntimeError, TypeError) as error:
         return None, str(error).splitlines()[0]
@@ -315,13 +332,20 @@ def _listen(run: Run, samples: SplitSamples, seed: int) -> tuple[xr.Dataset | No
 
 def _as_dataset(
     curves: dict[str, list[float]],
+    last: Measured,
     plan: TrainingPlan,
     recorded: xr.Dataset | None,
     listening: xr.Dataset | None,
     listening_reason: str,
 ) -> xr.Dataset:
     variables: dict[str, Any] = {name: ("step", values) for name, values in curves.items()}
-    coordinates: dict[str, Any] = {"step": list(plan.measured_steps)}
+    variables["group_loss"] = ("group", last.losses)
+    variables["group_accuracy"] = ("group", last.accuracies)
+    coordinates: dict[str, Any] = {
+        "step": list(plan.measured_steps),
+        "group": list(range(len(last.losses))),
+        "group_samples": ("group", last.n_samples),
+    }
 
     if recorded is not None:
         variables["cosine"] = (("trace_step", "layer"), recorded["cosine"].values)
@@ -329,10 +353,9 @@ def _as_dataset(
         coordinates["trace_step"] = recorded["step"].values
         coordinates["layer"] = recorded["layer"].values
 
-    if listening is not None and "accuracy" in listening:
-        accuracy = listening["accuracy"]
-        best = accuracy.max("branch") if "branch" in accuracy.dims else accuracy
-        variables["listening_accuracy"] = ("point", best.values)
+    if listening is not None:
+        measure = "accuracy" if listening["accuracy"].notnull().any() else "loss"
+        variables[f"listening_{measure}"] = ("point", listening[measure].values)
         coordinates["point"] = listening["layer"].values
 
     return xr.Dataset(

@@ -54,10 +54,15 @@ def _make_root(
 ) -> xr.Dataset:
     settings = subject.settings
     parts = list(outcomes)
-    calls = ["" if plan is None else CALLS[part](subject, plan.sizes[part]) for part in parts]
+    response = store.pieces.get("response")
+    sizes = {} if plan is None else _sizes_as_made(plan, response)
+    calls = [CALLS[part](subject, sizes[part]) if sizes else "" for part in parts]
     columns = {
         "status": ([outcomes[part].status for part in parts], "what the part came to"),
-        "reason": ([outcomes[part].reason for part in parts], "why it is not done"),
+        "reason": (
+            [_reason_of(outcomes[part]) for part in parts],
+            "why it is not done, or what in it is not",
+        ),
         "call": (calls, "what repeats its numbers by hand"),
         "warnings": ([outcomes[part].warnings for part in parts], "warnings on the way"),
     }
@@ -70,10 +75,14 @@ def _make_root(
     )
     seconds = np.array([outcomes[part].seconds for part in parts], dtype=float)
     root["seconds"] = ("part", seconds, {"long_name": "time spent", "units": "s"})
+    root["preparation_seconds"] = (
+        (),
+        store.facts["preparation_seconds"],
+        {"long_name": "time spent on reading data, trying the model and timing it", "units": "s"},
+    )
 
-    response = store.pieces.get("response")
     reason = outcomes["response"].reason if "response" in outcomes else ""
-    sizes = plan.sizes.get("response", {}) if plan is not None else {}
+    training = sizes.get("response", {})
     root.attrs = provenance(
         "resonance.examine",
         subject.model,
@@ -83,13 +92,27 @@ def _make_root(
         n=settings.n,
         alpha=describe_alpha(settings.alpha),
         seed=settings.seed,
-        steps=sizes.get("steps", 0),
-        seeds=sizes.get("seeds", 0),
+        steps=training.get("steps", 0),
+        seeds=training.get("seeds", 0),
         budget=str(settings.budget),
         budget_seconds=settings.budget_seconds,
         loss=subject.loss.name,
         targets=store.facts["targets"],
         n_samples=subject.n_available,
     )
-    root.attrs |= judge(response, reason).as_attributes()
+    root.attrs |= judge(response, reason, subject.only_class).as_attributes()
     return root
+
+
+def _reason_of(outcome: Outcome) -> str:
+    """Why a part is not done, or why something in it is missing."""
+    missing = [f"{child}: {reason}" for child, reason in outcome.child_reasons.items()]
+    return "; ".join(filter(None, [outcome.reason, *missing]))
+
+
+def _sizes_as_made(plan: Plan, response: xr.Dataset | None) -> dict[str, dict[str, int]]:
+    """The sizes of all parts, with the seeds that there was time for."""
+    sizes = {part: dict(part_sizes) for part, part_sizes in plan.sizes.items()}
+    if response is not None and "response" in sizes:
+        sizes["response"]["seeds"] = response.sizes["seed"]
+    return sizes

@@ -2,7 +2,14 @@
 
 The held-out difference decides whether branches helped; the cosine of the gradients, whether they
 pulled the same way. Only both together are called synergy or conflict: a cosine alone is no effect,
-and an effect against the cosine has another cause.
+and an effect that the cosine does not share has another cause.
+
+    interval of the difference    cosine's interval           verdict
+    branches better               above 0                     synergy
+    branches worse                below 0                     conflict
+    either                        holds 0, or the opposite    incoherent
+    either                        unknown                     undecided
+    holds 0, or is unknown        any                         undecided
 """
 
 import math
@@ -13,17 +20,30 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from resonance_toolkit._front.examine.intervals import seeds_to_decide, t_interval
+from resonance_toolkit._front.examine.intervals import (
+    Difference,
+    difference_of,
+    seeds_to_decide,
+    t_interval,
+)
 
 Word: TypeAlias = Literal["synergy", "conflict", "incoherent", "undecided"]
 
 RULE = (
-    "The difference is the held-out {measure} with branches minus plain, paired by seed, with its "
-    "95 % interval by Student's t over seeds; the cosine is that of the main and the auxiliary "
-    "gradient over all shared parameters, averaged over training, with its interval alike. "
-    "synergy: the whole interval on the helpful side of 0, and the cosine's not wholly negative; "
-    "conflict: on the harmful side, and the cosine's not wholly positive; incoherent: the effect "
-    "is there, and the cosine says the opposite; undecided: the interval holds 0, or there is none."
+    "The difference is the held-out {measure} with branches minus plain after the last update, "
+    "paired by seed. Its 95 % interval adds in quadrature what varies between seeds and what "
+    "varies between held-out samples, each by Student's t. The cosine is that of the main and the "
+    "auxiliary gradient over all shared parameters, averaged over training, with an interval over "
+    "seeds. synergy: the difference's whole interval says better, and the cosine's is above 0; "
+    "conflict: it says worse, and the cosine's is below 0; incoherent: it says better or worse, "
+    "and the cosine's interval holds 0 or says the opposite; undecided: the difference's interval "
+    "holds 0, or one of the two is unknown. Accuracy is compared where there are classes, else the "
+    "loss."
+)
+
+_HOLDS_FOR = (
+    "a longer training, other data or another `alpha`: it holds for the given weights and these "
+    "updates"
 )
 
 
@@ -51,64 +71,64 @@ class Verdict:
         }
 
 
-def judge(response: xr.Dataset | None, reason: str = "") -> Verdict:
+def judge(response: xr.Dataset | None, reason: str = "", only_class: int | None = None) -> Verdict:
     """Judge an experiment.
 
     Args:
         response: The node `/response`; None if there is none.
         reason: Why there is none.
+        only_class: The only class among the targets, if there is but one.
     """
     if response is None:
-        return Verdict(
-            "undecided",
-            f"No training experiment was made: {reason or 'it was not asked for'}.",
+        because = reason or "the part `response` was not asked for"
+        return _undecided(
+            f"No training experiment was made: {because.removesuffix('.')}.",
             "loss",
-            math.nan,
-            math.nan,
-            "what stands in the way of the part `response`",
+            "a training experiment: see the reason of the part `response`"
+            if reason
+            else "the part `response`",
         )
 
-    differences = response["final_accuracy_difference"].values
-    measure = "accuracy"
-    if not np.isfinite(differences).all():
-        differences = response["final_loss_difference"].values
-        measure = "loss"
-
-    mean, low, high = t_interval(differences)
-    if not math.isfinite(mean):
-        return Verdict(
-            "undecided",
-            "The held-out loss is not finite after training, so that nothing can be compared.",
-            measure,
-            math.nan,
-            math.nan,
-            "a smaller learning rate (`optimizer`), or data without NaN",
+    diverged = _count_diverged(response)
+    measure = "accuracy" if np.isfinite(response["accuracy"].isel(step=-1)).all() else "loss"
+    if diverged:
+        return _undecided(
+            f"The held-out loss is not finite after training ({diverged}), so that nothing can be "
+            "compared.",
+            "loss",
+            "a smaller learning rate (`optimizer`), a smaller `alpha`, or data without NaN",
         )
-    if len(differences) < 2:
-        return Verdict(
-            "undecided",
-            f"One seed tells no effect from chance: {_describe(measure, mean)}.",
+
+    difference = difference_of(response, measure)
+    text = _describe(measure, difference, response)
+    if only_class is not None:
+        return _undecided(
+            f"Only class {only_class} occurs among the targets, so that a model has nothing to "
+            f"tell apart: {text}.",
             measure,
-            math.nan,
-            math.nan,
+            "`data` of several classes",
+        )
+    if len(difference.by_seed) < 2:
+        return _undecided(
+            f"One seed tells no effect from chance: {text}.",
+            measure,
             "more seeds: `seeds=5`, or a larger `budget`",
         )
-    return _weigh(differences, measure, (mean, low, high), _cosines_of(response))
+    if math.isnan(difference.half_samples):
+        return _undecided(
+            f"One held-out sample tells no effect from chance: {text}.",
+            measure,
+            "more samples: in `data`, or as `held_out`",
+        )
+    return _weigh(response, measure, difference, text)
 
 
-def _weigh(
-    differences: NDArray[np.float64],
-    measure: str,
-    interval: tuple[float, float, float],
-    cosines: NDArray[np.float64],
-) -> Verdict:
-    mean, low, high = interval
-    cosine, cosine_low, cosine_high = t_interval(cosines)
-    effect = (
-        f"{_describe(measure, mean)} (95 % interval {low:+.3g} to {high:+.3g}, "
-        f"{len(differences)} seeds)"
-    )
-    direction = "the gradients share no parameter"
+def _weigh(response: xr.Dataset, measure: str, difference: Difference, text: str) -> Verdict:
+    low, high = difference.low, difference.high
+    effect = f"{text} (95 % interval {low:+.3g} to {high:+.3g}, {len(difference.by_seed)} seeds)"
+
+    cosine, cosine_low, cosine_high = t_interval(_cosines_of(response))
+    direction = "no cosine of the gradients was recorded"
     if math.isfinite(cosine):
         direction = (
             f"the cosine of the gradients is {cosine:+.2f} on average "
@@ -116,46 +136,82 @@ def _weigh(
         )
 
     if low <= 0 <= high:
-        n_seeds = seeds_to_decide(differences)
-        remedy = f"more seeds: about {n_seeds} for an effect of this size and spread"
-        if n_seeds is None:
-            remedy = (
-                "hardly more seeds: for an effect as small as this it would take more than a "
-                "thousand; more updates, or another `alpha`"
-            )
-        sentence = f"No effect of the branches can be told: {effect}; {direction}."
+        beside = _describe_loss_beside(response, measure)
+        sentence = f"No effect of the branches can be told: {effect}; {beside}{direction}."
+        remedy = _say_what_would_decide(difference)
         return Verdict("undecided", sentence, measure, low, high, remedy)
 
-    has_helped = (mean > 0) == (measure == "accuracy")
-    is_negative = cosine_high < 0
-    is_positive = cosine_low > 0
-    contradicts = is_negative if has_helped else is_positive
+    has_helped = (difference.mean > 0) == (measure == "accuracy")
+    verb = "helped" if has_helped else "hurt"
+    if not math.isfinite(cosine):
+        sentence = f"The branches {verb}: {effect}, but {direction}, so that it is not known why."
+        return Verdict(
+            "undecided", sentence, measure, low, high, "layers whose gradients both losses reach"
+        )
 
     word: Word = "synergy" if has_helped else "conflict"
-    verb = "helped" if has_helped else "hurt"
+    is_shared = cosine_low > 0 if has_helped else cosine_high < 0
     joint = "and"
-    if contradicts:
+    if not is_shared:
         word = "incoherent"
         joint = "though"
     sentence = f"The branches {verb}: {effect}, {joint} {direction}."
-    return Verdict(
-        word,
-        sentence,
-        measure,
-        low,
-        high,
-        "a longer training, other data or another `alpha`: it holds for these updates only",
+    return Verdict(word, sentence, measure, low, high, _HOLDS_FOR)
+
+
+def _undecided(sentence: str, measure: str, remedy: str) -> Verdict:
+    return Verdict("undecided", sentence, measure, math.nan, math.nan, remedy)
+
+
+def _say_what_would_decide(difference: Difference) -> str:
+    n_seeds = seeds_to_decide(difference)
+    if n_seeds is not None:
+        return f"more seeds: about {n_seeds} for an effect of this size and spread"
+    if difference.half_samples >= abs(difference.mean) > 0:
+        return (
+            "more held-out samples (`held_out`, or more `data`): which samples these are leaves "
+            f"\u00b1{difference.half_samples:.3g} open, however many seeds there are"
+        )
+    return (
+        "hardly more seeds: for an effect as small as this it would take more than a thousand; "
+        "more updates, or another `alpha`"
     )
 
 
-def _describe(measure: str, mean: float) -> str:
-    change = f"{abs(mean):.3g}"
-    side = "higher" if mean > 0 else "lower"
-    if measure == "accuracy":
-        change = f"{abs(100 * mean):.3g} points"
+def _describe(measure: str, difference: Difference, response: xr.Dataset) -> str:
+    mean = difference.mean
+    n_steps = int(response["step"].values[-1])
+    updates = f"after {n_steps} updates" if n_steps > 1 else "after one update"
     if not mean:
-        return f"held-out {measure} is the same with branches as without"
-    return f"held-out {measure} is {change} {side} with branches"
+        return f"{updates}, held-out {measure} is the same with branches as without"
+
+    change = f"{abs(100 * mean):.3g} points" if measure == "accuracy" else f"{abs(mean):.3g}"
+    side = "higher" if mean > 0 else "lower"
+    return f"{updates}, held-out {measure} is {change} {side} with branches"
+
+
+def _describe_loss_beside(response: xr.Dataset, measure: str) -> str:
+    """The loss, where it tells the arms apart and the accuracy does not: coarser, it may not."""
+    if measure == "loss":
+        return ""
+    loss = difference_of(response, "loss")
+    if not (loss.low > 0 or loss.high < 0):
+        return ""
+    side = "higher" if loss.mean > 0 else "lower"
+    return f"the held-out loss is {side} ({loss.low:+.3g} to {loss.high:+.3g}), though; "
+
+
+def _count_diverged(response: xr.Dataset) -> str:
+    """Say how many runs of each arm ended in a loss that is no number; "" if none."""
+    last = response["loss"].isel(step=-1)
+    plain, branches = (
+        int((~np.isfinite(last.sel(arm=arm).values)).sum()) for arm in ("plain", "branches")
+    )
+    if not plain + branches:
+        return ""
+
+    n_seeds = response.sizes["seed"]
+    return f"in {plain} of {n_seeds} plain runs and {branches} of {n_seeds} with branches"
 
 
 def _cosines_of(response: xr.Dataset) -> NDArray[np.float64]:

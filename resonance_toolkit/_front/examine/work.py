@@ -51,6 +51,7 @@ class Work:
         store: Where what is finished goes.
         clock: What is left.
         auxiliary_reason: Why there is no auxiliary loss; "" if there is one.
+        on_advance: Called with the number of runs that the part has finished.
         child_reasons: Why children are missing, by name.
     """
 
@@ -60,12 +61,17 @@ class Work:
     store: Store
     clock: Clock
     auxiliary_reason: str
+    on_advance: Callable[[int], None]
     child_reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[str, int]:
         """Of this part."""
         return self.plan.sizes[self.part]
+
+    def advance(self, n_runs: int = 1) -> None:
+        """Say that so many runs of the part are finished."""
+        self.on_advance(n_runs)
 
     def measure(self, child: str, work: Callable[[], xr.Dataset]) -> xr.Dataset:
         """Measure the part's own Dataset (""), or a child's, unless it is there already."""

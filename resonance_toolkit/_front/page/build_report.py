@@ -86,13 +86,25 @@ def report_examined(tree: xr.DataTree, title: str | None) -> Report:
         verdict=read_verdict(tree.attrs),
         facts=_facts_of(tree.attrs),
         parts=_part_rows(tree),
-        total_seconds=float(np.nansum(tree.dataset["seconds"].values))
-        if "seconds" in tree.dataset
-        else 0.0,
+        total_seconds=_total_seconds(tree),
+        preparation_seconds=_preparation_seconds(tree),
         layers=make_layer_table(tree),
         sections=[_section_of_part(tree, part) for part in _parts_of(tree)],
         footer=_footer(tree.attrs),
     )
+
+
+def _total_seconds(tree: xr.DataTree) -> float:
+    if "seconds" not in tree.dataset:
+        return 0.0
+    return float(np.nansum(tree.dataset["seconds"].values)) + _preparation_seconds(tree)
+
+
+def _preparation_seconds(tree: xr.DataTree) -> float:
+    """What was spent before the first part, on reading data, trying the model and timing it."""
+    if "preparation_seconds" not in tree.dataset:
+        return 0.0
+    return float(tree.dataset["preparation_seconds"])
 
 
 def report_runs(runs: Mapping[str, xr.DataTree], title: str | None) -> Report:

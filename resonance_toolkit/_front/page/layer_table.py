@@ -44,6 +44,7 @@ def make_layer_table(tree: xr.DataTree) -> Table | None:
         row += [texts[point] for _, texts in words]
         row += [values.get(point, math.nan) for _, values in columns]
         rows.append(row)
+
     header = [Column("layer", is_text=True), *(column for column, _ in words)]
     header += [column for column, _ in columns]
     return Table(header, rows)
@@ -63,7 +64,9 @@ def _attachment_points(tree: xr.DataTree) -> list[str]:
 def _model_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, dict[str, str]]]:
     if "model" not in tree.children:
         return []
+
     result = result_of(tree.children["model"])
+
     return [
         (
             Column(title, is_text=True),
@@ -77,11 +80,12 @@ def _model_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, d
 def _response_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "response" not in tree.children:
         return []
+
     result = result_of(tree.children["response"])
     columns = []
     if "cosine" in result:
-        others = [dim for dim in result["cosine"].dims if dim != "layer"]
-        cosines = _average_inside(result["cosine"].mean(others), points)
+        other_dims = [dim for dim in result["cosine"].dims if dim != "layer"]
+        cosines = _average_inside(result["cosine"].mean(other_dims), points)
         note = "mean over seeds, updates and the layers inside; 0 for unrelated gradients"
         columns.append((Column("cosine, training", note), cosines))
 
@@ -92,13 +96,16 @@ def _response_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column
                 values = result[name].sel(arm=arm).mean("seed")
                 named = dict(zip(map(str, values["point"].values), values.values, strict=True))
                 columns.append((Column(f"{title}, {arm}", note), named))
+
             break
+
     return columns
 
 
 def _gradient_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "gradients" not in tree.children:
         return []
+
     result = result_of(tree.children["gradients"])
     if "layer" not in result.dims or "cosine" not in result:
         return []
@@ -106,14 +113,15 @@ def _gradient_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column
     layers = [str(layer) for layer in result["layer"].values]
     groups = {p: p for p in points if any(_is_inside(layer, p) for layer in layers)}
     if groups and {"dot", "norm_main", "norm_aux"} <= set(result.data_vars):
-        kept = result[["dot", "norm_main", "norm_aux", "cosine"]]
-        cosine = gradients.regroup(kept, groups)["cosine"]
-        others = [dim for dim in cosine.dims if dim != "layer"]
-        pooled = cosine.mean(others) if others else cosine
+        columns_of_pair = result[["dot", "norm_main", "norm_aux", "cosine"]]
+        cosine = gradients.regroup(columns_of_pair, groups)["cosine"]
+        other_dims = [dim for dim in cosine.dims if dim != "layer"]
+        pooled = cosine.mean(other_dims) if other_dims else cosine
         values = dict(zip(map(str, pooled["layer"].values), pooled.values, strict=True))
     else:
-        others = [dim for dim in result["cosine"].dims if dim != "layer"]
-        values = _average_inside(result["cosine"].mean(others), points)
+        other_dims = [dim for dim in result["cosine"].dims if dim != "layer"]
+        values = _average_inside(result["cosine"].mean(other_dims), points)
+
     note = "of both gradients at the given weights, over all that is inside"
     return [(Column("cosine, now", note), values)]
 
@@ -121,54 +129,65 @@ def _gradient_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column
 def _nudging_columns(tree: xr.DataTree) -> list[tuple[Column, Values]]:
     if "nudging" not in tree.children:
         return []
+
     result = by_rule(result_of(tree.children["nudging"]))
     if "loss_change" not in result or "layer" not in result.dims:
         return []
+
     rules = [str(name) for name in result["rule"].values] if "rule" in result.dims else [None]
     columns = []
+
     for rule in rules:
         change = result["loss_change"] if rule is None else result["loss_change"].sel(rule=rule)
-        others = [dim for dim in change.dims if dim != "layer"]
-        values = change.mean(others) if others else change
+        other_dims = [dim for dim in change.dims if dim != "layer"]
+        values = change.mean(other_dims) if other_dims else change
         named = dict(zip(map(str, values["layer"].values), values.values, strict=True))
         note = "change of the loss by a small step; below 0 it helps"
         columns.append((Column(f"nudge, {rule}" if rule else "nudge", note), named))
+
     return columns
 
 
 def _attention_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "attention" not in tree.children:
         return []
+
     result = result_of(tree.children["attention"])
     if "normalised_entropy" not in result or "layer" not in result.dims:
         return []
+
     entropy = result["normalised_entropy"]
-    others = [dim for dim in entropy.dims if dim != "layer"]
+    other_dims = [dim for dim in entropy.dims if dim != "layer"]
     note = "relative to uniform attention, which has 1"
+
     return [
-        (Column("attention entropy", note), _average_inside(entropy.mean(others), points)),
+        (Column("attention entropy", note), _average_inside(entropy.mean(other_dims), points)),
     ]
 
 
 def _curvature_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column, Values]]:
     if "curvature" not in tree.children:
         return []
+
     result = result_of(tree.children["curvature"])
     if "layer" not in result.dims or "largest" not in result:
         return []
-    others = [dim for dim in result["largest"].dims if dim != "layer"]
+
+    other_dims = [dim for dim in result["largest"].dims if dim != "layer"]
     note = "largest eigenvalue of the layer's block of the Hessian"
-    return [(Column("curvature", note), _average_inside(result["largest"].max(others), points))]
+    return [(Column("curvature", note), _average_inside(result["largest"].max(other_dims), points))]
 
 
 def _average_inside(values: xr.DataArray, points: list[str]) -> Values:
     """Average values of layers over each attachment point and all that is inside of it."""
     layers = [str(layer) for layer in values["layer"].values]
     averages = {}
+
     for point in points:
-        inside = values.values[[_is_inside(layer, point) for layer in layers]].astype(float)
-        inside = inside[np.isfinite(inside)]
-        averages[point] = float(inside.mean()) if inside.size else math.nan
+        values_inside = values.values[[_is_inside(layer, point) for layer in layers]].astype(float)
+        values_inside = values_inside[np.isfinite(values_inside)]
+        averages[point] = float(values_inside.mean()) if values_inside.size else math.nan
+
     return averages
 
 

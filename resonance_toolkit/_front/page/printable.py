@@ -45,13 +45,13 @@ def printable_text(text: str, *, most: int = _MOST_LETTERS) -> str:
 
 def _printable_words(values: Any) -> Any:
     words = [str(word) for word in values.ravel()]
-    shown = [printable_text(word) for word in words]
+    labels = [printable_text(word) for word in words]
 
     # Names that differ still do: what selects by name would find two.
-    if len(set(shown)) < len(set(words)):
-        shown = [printable_text(word, most=len(word)) for word in words]
+    if len(set(labels)) < len(set(words)):
+        labels = [printable_text(word, most=len(word)) for word in words]
 
-    return np.array(shown).reshape(values.shape)
+    return np.array(labels).reshape(values.shape)
 
 
 def _printable_attributes(attributes: Any) -> dict[Any, Any]:

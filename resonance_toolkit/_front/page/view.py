@@ -125,6 +125,7 @@ class Report:
     comparison: Table | None = None
     parts: Sequence[PartRow] = ()
     total_seconds: float = 0.0
+    preparation_seconds: float = 0.0
     layers: Table | None = None
     sections: Sequence[Section] = ()
     footer: Sequence[str] = field(default_factory=list)

@@ -21,15 +21,47 @@ def write_call(function: str, *positional: str, **settings: Any) -> str:
     return f"{function}({', '.join(arguments)})"
 
 
-def write_attach(subject: Subject, *, name: str = "probe") -> str:
-    """Write how the branches were attached."""
+def write_attach(subject: Subject) -> str:
+    """Write how the branches were attached, to inputs like `x`."""
     settings = subject.settings
     layers = [] if subject.layers is None else [repr(subject.layers)]
     call = write_call(
-        "probes.attach", "model", *layers, n=settings.n, seed=settings.seed, sample=Verbatim("x")
+        "probes.attach",
+        "model",
+        *layers,
+        n=settings.n,
+        loss=subject.branch_loss,
+        seed=settings.seed,
+        sample=Verbatim("x"),
     )
     alpha = f", alpha={describe_alpha(settings.alpha)})"
-    return f"{name} = {call[:-1]}{alpha}"
+    return f"{call[:-1]}{alpha}"
+
+
+def write_sample(subject: Subject) -> str:
+    """Write where the inputs come from by which branches learn shapes."""
+    return (
+        write_call(
+            "x, _ = resonance.take",
+            "data",
+            "2",
+            seed=subject.settings.seed,
+            model=Verbatim("model"),
+            has_loss=True if subject.settings.loss is not None else None,
+        )
+        + "[0]"
+    )
+
+
+def write_main_loss(subject: Subject) -> str:
+    """Write the main loss as a function of model, inputs and targets."""
+    loss = subject.settings.loss
+    outputs = "resonance.call_model(model, x)"
+    if loss is not None and subject.loss.calls_model:
+        return f"main_loss = {name_of(loss)}"
+    if loss is not None:
+        return f"main_loss = lambda model, x, y: {name_of(loss)}({outputs}, y).mean()"
+    return f"main_loss = lambda model, x, y: resonance.default_loss([y])({outputs}, y).mean()"
 
 
 class Verbatim(str):

@@ -6,7 +6,12 @@ import xarray as xr
 from torch import Tensor
 
 from resonance_toolkit import evaluating, gradients
-from resonance_toolkit._front.examine.parts.calls import write_attach, write_call
+from resonance_toolkit._front.examine.parts.calls import (
+    write_attach,
+    write_call,
+    write_main_loss,
+    write_sample,
+)
 from resonance_toolkit._front.examine.subject import Subject
 from resonance_toolkit._front.examine.training import auxiliary_loss
 from resonance_toolkit._front.examine.work import Work
@@ -24,7 +29,8 @@ def call(subject: Subject, sizes: dict[str, int]) -> str:
         batch_size=sizes["batch_size"],
         seed=subject.settings.seed,
     )
-    return f"{write_attach(subject)}\nwith probe.listening(): result = {noise}"
+    attached = f"with {write_attach(subject)} as probe, probe.listening(): result = {noise}"
+    return "\n".join([write_main_loss(subject), write_sample(subject), attached])
 
 
 def measure(work: Work) -> None:

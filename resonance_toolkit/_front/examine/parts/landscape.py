@@ -5,7 +5,12 @@ from typing import Any
 import xarray as xr
 
 from resonance_toolkit import landscape
-from resonance_toolkit._front.examine.parts.calls import Verbatim, write_attach, write_call
+from resonance_toolkit._front.examine.parts.calls import (
+    Verbatim,
+    write_attach,
+    write_call,
+    write_sample,
+)
 from resonance_toolkit._front.examine.subject import Subject
 from resonance_toolkit._front.examine.work import Work
 
@@ -26,7 +31,13 @@ def call(subject: Subject, sizes: dict[str, int]) -> str:
         samples=sizes["dilution_samples"],
         **shared,
     )
-    return f"surface = {grid}\nlandscape.smoothness(surface)\n{write_attach(subject)}\n{dilution}"
+    lines = [
+        f"surface = {grid}",
+        "smoothness = landscape.smoothness(surface)",
+        write_sample(subject),
+        f"with {write_attach(subject)} as probe: diluted = {dilution}",
+    ]
+    return "\n".join(lines)
 
 
 def measure(work: Work) -> None:

@@ -56,17 +56,18 @@ def _measure_model(work: Work) -> xr.Dataset:
     n_samples = work.sizes["samples"]
 
     batches = subject.loss.count_only(subject.draw(n_samples))
-    inputs, _ = subject.few
+    few = subject.first(work.sizes["batch_size"])
+    inputs, _ = few
     with preserving(model), preserving_rng(devices_of(model)), evaluating(model):
-        loss, accuracy = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
-        meaning = subject.loss.describe(model, subject.few)
+        measured = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
+        meaning = subject.describe_targets(few)
         with torch.no_grad():
             forward_seconds = seconds_for(lambda: call_model(model, inputs))
-    flops = _count_flops(subject)
+    flops = _count_flops(subject, inputs)
 
     layers: list[str] = work.store.facts["layers"]
     modules = {name: find_layers(model, name)[name] for name in layers}
-    shapes = output_shapes(subject, modules)
+    shapes = output_shapes(subject, inputs, modules)
     parameters = list(unwrap(model).parameters())
 
     def count_parameters(name: str) -> int:
@@ -84,8 +85,8 @@ def _measure_model(work: Work) -> xr.Dataset:
         ),
     }
     scalars: dict[str, tuple[float, str, str]] = {
-        "loss": (loss, "mean main loss", ""),
-        "accuracy": (accuracy, "share of right predictions", ""),
+        "loss": (measured.loss, "mean main loss", ""),
+        "accuracy": (measured.accuracy, "share of right predictions", ""),
         "n_parameters": (float(sum(p.numel() for p in parameters)), "parameters", ""),
         "n_trained_parameters": (
             float(sum(p.numel() for p in parameters if p.requires_grad)),
@@ -94,7 +95,7 @@ def _measure_model(work: Work) -> xr.Dataset:
         ),
         "forward_seconds": (forward_seconds, "forward pass of a batch", "s"),
         "forward_flops": (flops, "floating-point operations of a forward pass of a batch", ""),
-        "batch_samples": (float(count_samples(subject.few)), "samples in that batch", ""),
+        "batch_samples": (float(count_samples(few)), "samples in that batch", ""),
     }
     variables: dict[str, Any] = {
         name: ("layer", values, {"long_name": text}) for name, (values, text) in by_layer.items()
@@ -122,13 +123,12 @@ def _measure_model(work: Work) -> xr.Dataset:
     )
 
 
-def _count_flops(subject: Subject) -> float:
+def _count_flops(subject: Subject, inputs: Any) -> float:
     """Count the operations of a forward pass; NaN if torch's counter cannot follow it."""
     # Here, since it loads slowly.
     from torch.utils.flop_counter import FlopCounterMode
 
     model = subject.model
-    inputs, _ = subject.few
     try:
         with preserving(model), evaluating(model), torch.no_grad():
             # Without modules, on which it would set hooks.

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from resonance_toolkit import nudging
-from resonance_toolkit._front.examine.parts.calls import write_attach, write_call
+from resonance_toolkit._front.examine.parts.calls import write_attach, write_call, write_sample
 from resonance_toolkit._front.examine.subject import Subject
 from resonance_toolkit._front.examine.work import Work, sentence_of
 
@@ -20,7 +20,7 @@ _CREDITS = {
 def call(subject: Subject, sizes: dict[str, int]) -> str:
     """Say how to repeat the changes of the loss by hand."""
     settings = subject.settings
-    lines = [write_attach(subject)]
+    lines = [write_sample(subject)]
     for name, credit in _CREDITS.items():
         verb, verb_settings = _verb(sizes)
         text = write_call(
@@ -34,7 +34,10 @@ def call(subject: Subject, sizes: dict[str, int]) -> str:
             seed=settings.seed,
             **verb_settings,
         )
-        lines.append(f"with probe.listening(): {text}" if name == "auxiliary" else text)
+        line = f"by_{name} = {text}"
+        if name == "auxiliary":
+            line = f"with {write_attach(subject)} as probe, probe.listening(): {line}"
+        lines.append(line)
     return "\n".join(lines)
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from resonance_toolkit import AtMost, count_samples, name_of, provenance, take
-from resonance_toolkit._front.examine.budget import SLACK
-from resonance_toolkit._front.examine.intervals import t_interval
-from resonance_toolkit._front.examine.parts.calls import write_call
+from resonance_toolkit import count_samples, name_of, provenance
+from resonance_toolkit._front.examine.intervals import difference_of, t_interval
+from resonance_toolkit._front.examine.parts.calls import Verbatim, write_call
 from resonance_toolkit._front.examine.settings import describe_alpha
 from resonance_toolkit._front.examine.subject import Subject
 from resonance_toolkit._front.examine.training import (
@@ -30,7 +29,7 @@ from resonance_toolkit._front.examine.work import Work
 
 Array = NDArray[np.float64]
 
-# A further seed is begun if it will probably end within so many times the part's seconds.
+# A further seed is begun if it will probably end within so many times the budget.
 _PATIENCE = 1.25
 
 _LONG_NAMES = {
@@ -39,13 +38,20 @@ _LONG_NAMES = {
     "accuracy": "accuracy on held-out samples",
     "cosine": "cosine of the main and the auxiliary gradient",
     "cosine_total": "cosine over all shared parameters",
+    "group_loss": "main loss of groups of held-out samples after the last update",
+    "group_accuracy": "accuracy on groups of held-out samples after the last update",
     "listening_accuracy": "accuracy of heads that only listen, on held-out samples",
+    "listening_loss": "loss of heads that only listen, on held-out samples",
 }
+
+# Of heads that only listen; the loss where there are no classes.
+_LISTENING = ("listening_accuracy", "listening_loss")
 
 
 def call(subject: Subject, sizes: dict[str, int]) -> str:
     """Say how to repeat the experiment by hand."""
     settings = subject.settings
+    held_out = sizes["held_out"]
     text = write_call(
         "resonance.examine",
         "model",
@@ -57,6 +63,7 @@ def call(subject: Subject, sizes: dict[str, int]) -> str:
         steps=sizes["steps"],
         seeds=sizes["seeds"],
         batch_size=sizes["batch_size"],
+        held_out=Verbatim("held_out") if settings.holds_out_data else held_out,
         optimizer=settings.optimizer,
         seed=settings.seed,
     )
@@ -71,33 +78,8 @@ def measure(work: Work) -> None:
     work.subject.copy_model()  # refuses before any data are drawn
 
     samples = draw_split(work)
-    plan = _training_plan(work.sizes)
-    share = work.plan.shares["response"]
-    begin = work.clock.spent
-    is_asked_for = work.subject.settings.seeds is not None
-
-    def check_clock() -> None:
-        if not is_asked_for and work.clock.spent - begin > SLACK * share:
-            raise OutOfTimeError
-
-    n_new = 0
     try:
-        for seed in seeds_of(work):
-            is_finished = all(_piece_of(arm, seed) in work.store.pieces for arm in ARMS)
-            if is_finished:
-                continue
-
-            predicted = (work.clock.spent - begin) * (n_new + 1) / n_new if n_new else 0.0
-            if not is_asked_for and predicted > _PATIENCE * share:
-                raise OutOfTimeError
-            for arm in ARMS:
-                work.store.measure(
-                    _piece_of(arm, seed),
-                    lambda arm=arm, seed=seed: train(  # type: ignore[misc]
-                        work.subject, arm, seed, samples, plan, check_clock
-                    ),
-                )
-            n_new += 1
+        _train_all(work, samples)
     except OutOfTimeError:
         if not finished_seeds(work):
             raise
@@ -106,6 +88,38 @@ def measure(work: Work) -> None:
             "the time was over"
         )
     finish(work, samples)
+
+
+def _train_all(work: Work, samples: SplitSamples) -> None:
+    plan = _training_plan(work.sizes)
+    clock = work.clock
+    is_asked_for = work.subject.settings.seeds is not None
+
+    def check_clock() -> None:
+        if not is_asked_for and not clock.has_room_for(0):
+            raise OutOfTimeError
+
+    begin = clock.spent
+    n_new = 0
+    for seed in seeds_of(work):
+        if all(_piece_of(arm, seed) in work.store.pieces for arm in ARMS):
+            work.advance(len(ARMS))
+            continue
+
+        # The first is begun if the runner began the part.
+        seconds_of_seed = (clock.spent - begin) / n_new if n_new else 0.0
+        is_late = clock.spent + seconds_of_seed > _PATIENCE * clock.budget_seconds
+        if finished_seeds(work) and is_late and not is_asked_for:
+            raise OutOfTimeError
+        for arm in ARMS:
+            work.store.measure(
+                _piece_of(arm, seed),
+                lambda arm=arm, seed=seed: train(  # type: ignore[misc]
+                    work.subject, arm, seed, samples, plan, check_clock
+                ),
+            )
+            work.advance()
+        n_new += 1
 
 
 def finish(work: Work, samples: SplitSamples | None = None) -> None:
@@ -138,19 +152,11 @@ def draw_split(work: Work) -> SplitSamples:
     sizes = work.sizes
     pool = subject.loss.count_only(subject.draw(sizes["pool"]))
 
-    if settings.held_out is None:
+    if not settings.holds_out_data:
         n_samples = sum(count_samples(batch) for batch in pool)
         return split_samples(pool, min(sizes["held_out"], max(1, n_samples // 4)), settings.seed)
 
-    held_out = take(
-        settings.held_out,
-        AtMost(sizes["held_out"]),
-        settings.seed,
-        model=subject.model,
-        batch_size=None,
-        has_loss=settings.loss is not None,
-    )
-    return SplitSamples(pool, subject.loss.count_only(held_out))
+    return SplitSamples(pool, subject.draw_held_out(sizes["held_out"]))
 
 
 def join_runs(work: Work, seeds: list[int], samples: SplitSamples) -> xr.Dataset:
@@ -164,9 +170,8 @@ def join_runs(work: Work, seeds: list[int], samples: SplitSamples) -> xr.Dataset
         )
         for arm in ARMS
     }
-    names = ["train_loss", "loss", "accuracy"]
-    if all("listening_accuracy" in runs[arm] for arm in ARMS):
-        names.append("listening_accuracy")
+    names = ["train_loss", "loss", "accuracy", "group_loss", "group_accuracy"]
+    names += [name for name in _LISTENING if all(name in runs[arm] for arm in ARMS)]
     joined = xr.concat(
         [runs[arm][names] for arm in ARMS],
         dim=xr.Variable("arm", np.array(ARMS, dtype=str)),
@@ -176,21 +181,53 @@ def join_runs(work: Work, seeds: list[int], samples: SplitSamples) -> xr.Dataset
     joined = joined.merge(runs["branches"][traced])
 
     for measure_name in ("loss", "accuracy"):
-        last = joined[measure_name].isel(step=-1)
-        difference = last.sel(arm="branches", drop=True) - last.sel(arm="plain", drop=True)
-        differences = difference.drop_vars("step").values
-        joined = joined.assign(_with_interval(measure_name, differences))
+        joined = joined.assign(_compare_arms(joined, measure_name))
+    for name in _LISTENING:
+        if name in joined:
+            joined = joined.assign(_compare_listening(joined[name]))
     return _labelled(joined, work, samples)
 
 
-def _with_interval(name: str, differences: Array) -> dict[str, Any]:
-    mean, low, high = t_interval(differences)
+def _compare_arms(joined: xr.Dataset, name: str) -> dict[str, Any]:
+    difference = difference_of(joined, name)
     text = f"held-out {name} with branches minus plain"
+    interval = "95 % interval over seeds and held-out samples"
     return {
-        f"final_{name}_difference": ("seed", differences, {"long_name": f"{text}, by seed"}),
-        f"{name}_difference": ((), mean, {"long_name": f"{text}, mean over seeds"}),
-        f"{name}_difference_low": ((), low, {"long_name": f"{text}, 95 % interval from"}),
-        f"{name}_difference_high": ((), high, {"long_name": f"{text}, 95 % interval to"}),
+        f"final_{name}_difference": (
+            "seed",
+            difference.by_seed,
+            {"long_name": f"{text}, by seed"},
+        ),
+        f"{name}_difference": ((), difference.mean, {"long_name": f"{text}, mean over seeds"}),
+        f"{name}_difference_low": ((), difference.low, {"long_name": f"{text}, {interval}, from"}),
+        f"{name}_difference_high": ((), difference.high, {"long_name": f"{text}, {interval}, to"}),
+        f"{name}_half_seeds": (
+            (),
+            difference.half_seeds,
+            {"long_name": f"{text}, half the interval that seeds alone give"},
+        ),
+        f"{name}_half_samples": (
+            (),
+            difference.half_samples,
+            {"long_name": f"{text}, half the interval that held-out samples alone give"},
+        ),
+    }
+
+
+def _compare_listening(values: xr.DataArray) -> dict[str, Any]:
+    """What listening heads read from the copies with branches and not from the plain ones."""
+    by_seed = values.sel(arm="branches", drop=True) - values.sel(arm="plain", drop=True)
+    mean, low, high = t_interval(by_seed.mean("point").values)
+    text = f"{str(values.name).replace('_', ' ')} with branches minus plain"
+    return {
+        "listening_change": (
+            "point",
+            by_seed.mean("seed").values,
+            {"long_name": f"{text}, mean over seeds"},
+        ),
+        "listening_difference": ((), mean, {"long_name": f"{text}, mean over seeds and points"}),
+        "listening_difference_low": ((), low, {"long_name": f"{text}, 95 % over seeds, from"}),
+        "listening_difference_high": ((), high, {"long_name": f"{text}, 95 % over seeds, to"}),
     }
 
 
@@ -205,6 +242,8 @@ def _labelled(joined: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Datas
         "arm": "with branches or without",
         "seed": "seed of batches, dropout and branches",
         "step": "optimizer updates before",
+        "group": "group of held-out samples",
+        "group_samples": "samples in the group",
         "trace_step": "optimizer updates before the gradients were read",
         "layer": "layer",
         "point": "attachment point",
@@ -223,10 +262,12 @@ def _labelled(joined: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Datas
         batch_size=work.sizes["batch_size"],
         n_train=samples.n_train,
         n_held_out=samples.n_held_out,
-        held_out="given" if settings.held_out is not None else "of the same data",
+        held_out="given" if settings.holds_out_data else "of the same data",
         steps=work.sizes["steps"],
+        n_seeds=joined.sizes["seed"],
         alpha=describe_alpha(settings.alpha),
         n=settings.n,
+        branch_loss="bce" if subject.branch_loss is None else name_of(subject.branch_loss),
         loss=subject.loss.name,
         seed=settings.seed,
         listening=_listening_reason(work) or "ridge regression on the features after training",

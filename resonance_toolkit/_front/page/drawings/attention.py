@@ -38,8 +38,10 @@ def _paint_statistics(result: xr.Dataset) -> Figure:
 def _paint_maps(result: xr.Dataset) -> Figure:
     """Draw the maps of the first sample, in as many rows of layers as the page is wide."""
     # Of what a user joined, such as steps or seeds, the first.
-    others = [dim for dim in result["weight"].dims if dim not in ("layer", "key", "head", "sample")]
-    result = result.isel(dict.fromkeys(others, 0))
+    other_dims = [
+        dim for dim in result["weight"].dims if dim not in ("layer", "key", "head", "sample")
+    ]
+    result = result.isel(dict.fromkeys(other_dims, 0))
     n_layers = result.sizes["layer"]
     n_columns = min(n_layers, _MOST_COLUMNS)
     n_rows = -(-n_layers // n_columns)

@@ -48,5 +48,5 @@ def _height_of_names(result: xr.Dataset) -> float:
 def average_but(result: xr.Dataset, *dims: str) -> xr.Dataset:
     """Average numbers over every dimension but these."""
     numbers = result[[name for name, v in result.data_vars.items() if v.dtype.kind in "fiu"]]
-    others = [dim for dim in numbers.dims if dim not in dims]
-    return numbers.mean(others, keep_attrs=True) if others else result
+    other_dims = [dim for dim in numbers.dims if dim not in dims]
+    return numbers.mean(other_dims, keep_attrs=True) if other_dims else result

@@ -19,8 +19,8 @@ _COSINE = "cosine of main and auxiliary gradient"
 def reached(result: xr.Dataset) -> xr.Dataset:
     """Leave out the layers that not both losses reach, of which no cosine is defined."""
     cosine = result["cosine"]
-    others = [dim for dim in cosine.dims if dim != "layer"]
-    return result.sel(layer=cosine["layer"][cosine.notnull().any(others).values])
+    other_dims = [dim for dim in cosine.dims if dim != "layer"]
+    return result.sel(layer=cosine["layer"][cosine.notnull().any(other_dims).values])
 
 
 def _paint_trace(result: xr.Dataset) -> Figure:
@@ -37,12 +37,12 @@ def _paint_map(result: xr.Dataset) -> Figure:
 def _paint_layers(result: xr.Dataset) -> Figure:
     """Draw the cosine of each layer, with the range over batches where there are several."""
     cosine = reached(result)["cosine"]
-    others = [dim for dim in cosine.dims if dim != "layer"]
+    other_dims = [dim for dim in cosine.dims if dim != "layer"]
     panel = Panel(
-        cosine.mean(others) if others else cosine,
+        cosine.mean(other_dims) if other_dims else cosine,
         _COSINE,
-        low=cosine.min(others) if others else None,
-        high=cosine.max(others) if others else None,
+        low=cosine.min(other_dims) if other_dims else None,
+        high=cosine.max(other_dims) if other_dims else None,
         references={"0": 0.0},
         limits=(-1.05, 1.05),
     )

@@ -28,8 +28,8 @@ def _paint_nudge(result: xr.Dataset) -> Figure:
 
 def _paint_alignment(result: xr.Dataset) -> Figure:
     times: list[Any] = [dim for dim in ("step", "epoch") if dim in result.dims]
-    kept = times[:1] or ["rule"]
-    averaged = average_but(by_rule(result), "layer", "seed", *kept)
+    kept_dims = times[:1] or ["rule"]
+    averaged = average_but(by_rule(result), "layer", "seed", *kept_dims)
     if averaged["cosine"].isnull().all():
         raise ValueError("no cosine")
     return paint_alone(nudging.plot_alignment, averaged, height=3.0)

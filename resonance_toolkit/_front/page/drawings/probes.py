@@ -22,14 +22,14 @@ def _paint_branches(result: xr.Dataset) -> Figure:
     for name in ("accuracy", "loss"):
         if name in result and result[name].notnull().any():
             values = result[name]
-            others = [dim for dim in values.dims if dim != "layer"]
+            other_dims = [dim for dim in values.dims if dim != "layer"]
             label = str(values.attrs.get("long_name", name))
 
             panel = Panel(
-                values.mean(others) if others else values,
+                values.mean(other_dims) if other_dims else values,
                 label,
-                low=values.min(others) if others else None,
-                high=values.max(others) if others else None,
+                low=values.min(other_dims) if other_dims else None,
+                high=values.max(other_dims) if other_dims else None,
             )
             panels.append(panel)
 

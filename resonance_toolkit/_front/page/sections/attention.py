@@ -107,8 +107,8 @@ def _say_lead(result: xr.Dataset, entropy: float) -> str:
     if math.isnan(entropy) or "layer" not in result.dims:
         return ""
 
-    others = [dim for dim in result["normalised_entropy"].dims if dim != "layer"]
-    by_layer = result["normalised_entropy"].mean(others)
+    other_dims = [dim for dim in result["normalised_entropy"].dims if dim != "layer"]
+    by_layer = result["normalised_entropy"].mean(other_dims)
     if by_layer.isnull().all() or by_layer.size < 2:
         return f"Attention has {write_number(entropy)} of the entropy of uniform attention."
 

@@ -66,8 +66,8 @@ def _cosine_of_chance(result: xr.Dataset) -> float:
         return math.nan
 
     cosine = result["cosine"]
-    others = [dim for dim in cosine.dims if dim != "layer"]
-    is_shared = cosine.notnull().any(others) if others else cosine.notnull()
+    other_dims = [dim for dim in cosine.dims if dim != "layer"]
+    is_shared = cosine.notnull().any(other_dims) if other_dims else cosine.notnull()
     shared = float(result["n_parameters"].where(is_shared).sum())
     return 1 / math.sqrt(shared) if shared else math.nan
 

@@ -60,7 +60,7 @@ def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number
         Number(
             f"difference of {name}, branches minus plain",
             value_of(result, f"{name}_difference"),
-            "0: no effect; 95 % interval over seeds, paired",
+            "0: no effect; paired by seed, 95 % interval over seeds and held-out samples",
             low=value_of(result, f"{name}_difference_low"),
             high=value_of(result, f"{name}_difference_high"),
         ),
@@ -110,19 +110,19 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
 
 def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
     settings = result.attrs
-    how = [
+    sentences = [
         "Both arms start from the same weights, see the same batches in the same order, and differ "
         "by the branches alone, so the difference is taken seed by seed."
     ]
     if "optimizer" in settings:
-        how.append(
+        sentences.append(
             f"Trained with {settings['optimizer']}, learning rate {settings.get('lr', '?')}, on "
             f"{settings.get('n_train', '?')} samples in batches of "
             f"{settings.get('batch_size', '?')}; measured on {settings.get('n_held_out', '?')} "
             "others."
         )
 
-    texts = [" ".join(how)]
+    texts = [" ".join(sentences)]
     if not math.isnan(cosine):
         texts.append(
             f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
@@ -141,7 +141,9 @@ def _say_readable(result: xr.Dataset) -> str:
         return ""
 
     plain, branches = numbers
-    more = "more" if branches > plain else "less" if branches < plain else "as much"
+    low = value_of(result, "listening_difference_low")
+    high = value_of(result, "listening_difference_high")
+    more = "more" if low > 0 else "less" if high < 0 else "no more and no less that can be told"
 
     return join_sentences(
         "Readable and helped are two things. After training, linear heads that only listen read "

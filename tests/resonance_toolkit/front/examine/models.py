@@ -53,3 +53,68 @@ def make_vectors(n_samples: int = 60) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(n_samples, 4, generator=generator)
     return x, x[:, :3].argmax(1)
+
+
+class ConvNet(nn.Module):
+    """Two blocks with batch norm and dropout, and a first layer that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 4, 3, padding=1)
+        self.blocks = nn.Sequential(*(self.make_block() for _ in range(2)))
+        self.head = nn.Linear(4, 3)
+        self.stem.requires_grad_(False)
+
+    @staticmethod
+    def make_block() -> nn.Sequential:
+        layers = [nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1)]
+        return nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+def make_conv_net() -> ConvNet:
+    torch.manual_seed(0)
+    return ConvNet()
+
+
+def make_images(n_samples: int = 60) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(n_samples) % 3
+    x = torch.randn(n_samples, 1, 6, 6, generator=generator) + y[:, None, None, None]
+    return x, y
+
+
+class Tagger(nn.Module):
+    """A class for each token, called with keywords; padding is masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        layers = [nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)]
+        self.blocks = nn.ModuleList(layers)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        tokens = self.embedding(input_ids)
+        for block in self.blocks:
+            tokens = block(tokens, src_key_padding_mask=attention_mask == 0)
+        return self.head(tokens)
+
+
+def make_tagger() -> Tagger:
+    torch.manual_seed(0)
+    return Tagger()
+
+
+def make_texts(n_samples: int = 60) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, 11, (n_samples, 5), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[::3, 3:] = 0
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": (ids % 3).masked_fill(mask == 0, -100),
+    }

@@ -13,9 +13,13 @@ import probes
 import resonance
 from tests.helpers.state import snapshot
 from tests.resonance_toolkit.front.examine.models import (
+    make_conv_net,
+    make_images,
     make_mixed,
     make_mlp,
     make_sequences,
+    make_tagger,
+    make_texts,
     make_vectors,
 )
 
@@ -70,13 +74,25 @@ def test_every_variable_is_described(examined):
             assert type(value) in (str, int, float), f"{node.path} {key}"
 
 
-def test_the_calls_repeat_the_numbers(examined):
-    tree, _ = examined
+CASES = {
+    "tokens of sequences": (make_mixed, make_sequences),
+    "images": (make_conv_net, make_images),
+    "dict batches with a mask": (make_tagger, make_texts),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_calls_repeat_the_numbers(case, request):
+    make_model, make_data = CASES[case]
+    if case == "tokens of sequences":
+        tree, _ = request.getfixturevalue("examined")
+    else:
+        tree = resonance.examine(make_model(), make_data(), **FAST)
+    assert set(tree["status"].values) <= {"done", "not applicable"}, tree["reason"].values
+
     names = {
-        "model": make_mixed().eval(),
-        "data": make_sequences(),
-        "x": make_sequences()[0][:2],
-        "main_loss": lambda model, x, y: torch.nn.functional.cross_entropy(model(x), y),
+        "model": make_model().eval(),
+        "data": make_data(),
         "attention": attention,
         "gradients": gradients,
         "landscape": landscape,
@@ -87,49 +103,50 @@ def test_the_calls_repeat_the_numbers(examined):
     }
     calls = dict(zip(tree["part"].values, tree["call"].values, strict=True))
 
-    point = eval(calls["model"], names)
+    (point,) = run_lines(calls["model"], names)
     np.testing.assert_allclose(tree["model/loss"], point["loss"], rtol=1e-6)
     np.testing.assert_allclose(tree["model/accuracy"], point["accuracy"], rtol=1e-12)
 
-    again = eval(calls["response"], names)
+    (again,) = run_lines(calls["response"], names)
     for name in ("loss", "accuracy", "cosine", "listening_accuracy"):
         np.testing.assert_array_equal(again[name], tree["response"][name])
 
-    exec(calls["gradients"], names)
+    run_lines(calls["gradients"], names)
     np.testing.assert_allclose(names["result"]["cosine"], tree["gradients/cosine"], rtol=1e-5)
 
-    surface_call, _, attach_call, dilution_call = calls["landscape"].split("\n")
-    exec(surface_call, names)
+    run_lines(calls["landscape"], names)
     np.testing.assert_array_equal(names["surface"]["loss"], tree["landscape/loss"])
-    exec(attach_call, names)
-    diluted = eval(dilution_call, names)
-    np.testing.assert_array_equal(diluted["std"], tree["landscape/dilution/std"])
+    smoothness = names["smoothness"]["mean_grad"]
+    np.testing.assert_array_equal(smoothness, tree["landscape/smoothness/mean_grad"])
+    np.testing.assert_array_equal(names["diluted"]["std"], tree["landscape/dilution/std"])
 
-    curvature_call, sharpness_call = calls["curvature"].split("\n")
-    spectrum = eval(curvature_call, names)
+    spectrum, sharpness = run_lines(calls["curvature"], names)
     np.testing.assert_array_equal(spectrum["largest"], tree["curvature/largest"])
-    sharpness = eval(sharpness_call, names)
     expected = tree["curvature/critical_sharpness/critical_step"]
     np.testing.assert_array_equal(sharpness["critical_step"], expected)
 
-    capture_call, sinks_call = calls["attention"].split("\n")
-    captured = eval(capture_call, names)
-    np.testing.assert_array_equal(captured["entropy"], tree["attention/entropy"])
-    np.testing.assert_array_equal(captured["weight"][:4], tree["attention/maps/weight"])
-    sinks = eval(sinks_call, names)
-    np.testing.assert_array_equal(sinks["sink_weight"], tree["attention/sinks/sink_weight"])
+    if case != "images":
+        captured, sinks = run_lines(calls["attention"], names)
+        np.testing.assert_array_equal(captured["entropy"], tree["attention/entropy"])
+        np.testing.assert_array_equal(captured["weight"][:4], tree["attention/maps/weight"])
+        np.testing.assert_array_equal(sinks["sink_weight"], tree["attention/sinks/sink_weight"])
 
-    attach_call, backprop_call, auxiliary_call, random_call = calls["nudging"].split("\n")
-    exec(attach_call, names)
-    changes = {
-        "backprop": eval(backprop_call, names)["loss_change"],
-        "random": eval(random_call, names)["loss_change"],
-    }
-    with names["probe"].listening():
-        auxiliary = eval(auxiliary_call.partition(": ")[2], names)
-    changes["auxiliary"] = auxiliary["loss_change"]
-    for credit, change in changes.items():
-        np.testing.assert_array_equal(tree["nudging/loss_change"].sel(credit=credit), change)
+    run_lines(calls["nudging"], names)
+    for credit in ("backprop", "auxiliary", "random"):
+        change = tree["nudging/loss_change"].sel(credit=credit)
+        np.testing.assert_array_equal(change, names[f"by_{credit}"]["loss_change"])
+
+
+def run_lines(text, names):
+    """Run the lines of a call as a user would, and return what those without a name give."""
+    values = []
+    for line in text.split("\n"):
+        is_statement = line.startswith("with ") or " = " in line.partition("(")[0]
+        if is_statement:
+            exec(line, names)
+        else:
+            values.append(eval(line, names))
+    return values
 
 
 def test_a_source_is_read_as_the_same_samples():
