@@ -60,7 +60,7 @@ def plot_objectives(
     ax.set_facecolor("0.85")
     defaults: dict[str, Any] = {"cmap": "RdBu", "vmin": -1, "vmax": 1}
     mesh = ax.pcolormesh(np.ma.masked_invalid(means), **(defaults | style))
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     height_of_cell = ax.bbox.height / figure.dpi / len(names)
     if len(names) <= _MOST_NUMBERS and height_of_cell > _ROOM_FOR_NUMBERS:
         _write_numbers(ax, means, cosines)

@@ -50,7 +50,7 @@ def plot_audit(
     if ax is None:
         ax = new_axes(figsize=(6.8, 1.2 + 0.62 * len(checks)))
 
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     inches = ax.bbox.width / figure.dpi
 
     ax.axvspan(0, 2 * _FARTHEST, color="#c00000", alpha=0.07, linewidth=0)

@@ -55,7 +55,7 @@ def plot_nudge(
 
     # The bars of all rules stand side by side, in the middle 0.8 of a block's place.
     width = 0.8 / change.sizes["rule"]
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     inches_of_place = ax.bbox.width / figure.dpi / change.sizes["layer"]
     is_crowded = width * inches_of_place < _NARROWEST
 

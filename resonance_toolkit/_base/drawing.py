@@ -69,7 +69,7 @@ def label_places(ax: Axes, names: Sequence[str]) -> None:
 
     Call it after the legend, whose room is then known.
     """
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     width = (ax.bbox.width - _width_of_legend(ax)) / figure.dpi
     most = max(2, int(width / _NAME_WIDTH))
     places = list(range(0, len(names), -(-len(names) // most)))  # at even distances
@@ -86,7 +86,7 @@ def label_places(ax: Axes, names: Sequence[str]) -> None:
 
 def label_rows(ax: Axes, names: Sequence[str]) -> None:
     """Write names of layers at 0, 1, ... of the y axis, the first on top; not all if many."""
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     most = max(2, int(ax.bbox.height / figure.dpi / _NAME_HEIGHT))
     places = list(range(0, len(names), -(-len(names) // most)))  # at even distances
 
@@ -109,7 +109,7 @@ def legend_outside(
     if "handles" not in settings and not ax.get_legend_handles_labels()[0]:
         return None
 
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     defaults: dict[str, Any] = {"frameon": False, "fontsize": "small", "borderaxespad": 0.0}
     shift = (_GAP / 72, 0.0)
     anchor, corner = (1.0, 1.0), "upper left"
@@ -190,7 +190,7 @@ def _is_too_wide(legend: Legend, ax: Axes) -> bool:
 
 def _width_of_legend(ax: Axes) -> float:
     """Give the pixels that a layout engine will take from axes for the legend beside them."""
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     legend = ax.get_legend()
     if legend is None or figure.get_layout_engine() is None:
         return 0.0
@@ -207,7 +207,7 @@ def _give_room(ax: Axes, pixels: float, side: str) -> None:
     spec = ax.get_subplotspec()
     before = _places_before.setdefault(ax, spec if spec is not None else ax.get_position())
 
-    figure: Any = ax.get_figure(root=True)
+    figure: Any = ax.figure.figure
     is_box = isinstance(before, Bbox)
     place = before if is_box else before.get_position(figure)
     full = (place.width if side == "right" else place.height) * (
