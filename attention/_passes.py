@@ -22,6 +22,7 @@ from resonance_toolkit import (
     keywords_of_forward,
     logits_of,
     preserving_rng,
+    resharding,
     take,
     track,
 )
@@ -81,6 +82,7 @@ def run_batches(model: nn.Module, batches: list[Any], settings: Settings) -> Rec
     with (
         evaluating(model),
         preserving_rng(devices_of(model)),
+        resharding(model),
         watching(model, settings) as recording,
     ):
         for inputs in track(batches, "attention", unit="batch"):

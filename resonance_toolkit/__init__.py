@@ -124,7 +124,7 @@ from resonance_toolkit._base.progress import (
     track,
 )
 from resonance_toolkit._base.provenance import __version__, provenance
-from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded
+from resonance_toolkit._base.sharding import is_dtensor, is_fully_sharded, resharding
 from resonance_toolkit._base.showing import new_axes, render_page, text_table, warn_user
 from resonance_toolkit._base.spread import spread
 from resonance_toolkit._base.undamaged import (
@@ -216,6 +216,7 @@ __all__ = [
     "evaluating",
     "preserving",
     "preserving_rng",
+    "resharding",
     "seed_generators",
     # Checks of arguments
     "check_choice",

@@ -36,7 +36,7 @@ from probes._branches.targets import Targets, check_some_count, understand_targe
 from probes._branches.unmoved import ADVICE, MovementWatch
 from probes._model.attachment_points import Point, class_axis
 from probes._model.cut_batches import cut_batches
-from probes._model.distributed import resharding, synchronise_gradients
+from probes._model.distributed import synchronise_gradients
 from probes._model.latest_features import Calls, ready_features
 from probes._model.listener import Listener
 from probes._model.never_compiled import never_compiled
@@ -59,6 +59,7 @@ from resonance_toolkit import (
     preserving,
     preserving_rng,
     provenance,
+    resharding,
     take,
     track,
 )

@@ -22,7 +22,6 @@ from probes._exit_training.resolve_heads import NormOption
 from probes._exit_training.targets import as_class_indices
 from probes._model.check_model import check_model
 from probes._model.cut_batches import slice_samples
-from probes._model.distributed import resharding
 from resonance_toolkit import (
     check_no_nan,
     check_whole,
@@ -30,6 +29,7 @@ from resonance_toolkit import (
     is_sharded,
     preserving,
     provenance,
+    resharding,
     take,
     unwrap,
 )

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_training.targets import exit_logits
-from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import likely_inputs
 from probes._model.sequences import without_encoder
@@ -37,6 +36,7 @@ from resonance_toolkit import (
     first_tensor,
     is_sharded,
     preserving,
+    resharding,
     unwrap,
 )
 

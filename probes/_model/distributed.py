@@ -1,8 +1,9 @@
 """Models and branches that live in several processes.
 
 Parameters that `fully_shard` has split over ranks are whole while they are used (`gathered`), and
-split afterwards, as an optimizer must find them (`resharding`). Active branches live outside the
-wrapped model, so that their gradients are averaged over ranks here (`synchronise_gradients`).
+split afterwards, as an optimizer must find them (`resharding`, on the ground floor). Active
+branches live outside the wrapped model, so that their gradients are averaged over ranks here
+(`synchronise_gradients`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,21 +18,6 @@ from resonance_toolkit import is_dtensor, is_fully_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
-
-
-@contextmanager
-def resharding(root: nn.Module) -> Iterator[None]:
-    """Let the body run the model, and leave its parameters split, as an optimizer must find them.
-
-    After a pass without a backward pass some stay whole (the root's own, by default).
-    """
-    sharded_modules = [module for module in root.modules() if is_fully_sharded(module)]
-    _reshard(sharded_modules)
-
-    try:
-        yield
-    finally:
-        _reshard(sharded_modules)
 
 
 @contextmanager

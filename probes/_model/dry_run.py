@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from probes._model.distributed import resharding
 from probes._model.failed_pass import failed_pass
 from probes._model.likely_inputs import guess_inputs
 from probes._model.without_fastpath import without_fastpath
@@ -28,6 +27,7 @@ from resonance_toolkit import (
     is_sharded,
     preserving,
     preserving_rng,
+    resharding,
     sample_tensor,
 )
 

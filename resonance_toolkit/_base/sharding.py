@@ -1,10 +1,15 @@
 """Whether `fully_shard` has been at a module or a tensor, asked without loading its machinery.
 
-Loading it takes as long as torch itself. Where nobody has loaded it yet, nothing can be sharded.
+`resharding` leaves such a module as an optimizer must find it. Loading the machinery takes as long
+as torch itself. Where nobody has loaded it yet, nothing can be sharded.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
+
+from torch import nn
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -31,6 +36,24 @@ def is_dtensor(tensor: Any) -> "TypeGuard[DTensor]":
         False
     """
     return _is_instance(tensor, "torch.distributed.tensor", "DTensor")
+
+
+@contextmanager
+def resharding(root: nn.Module) -> Iterator[None]:
+    """Let the body run the model, and leave its parameters split, as an optimizer must find them.
+
+    After a pass without a backward pass some stay whole (the root's own, by default): the next pass
+    would use them as they were before the optimizer's step.
+    """
+    sharded_modules = [module for module in root.modules() if is_fully_sharded(module)]
+    for module in sharded_modules:
+        module.reshard()
+
+    try:
+        yield
+    finally:
+        for module in sharded_modules:
+            module.reshard()
 
 
 def _is_instance(value: Any, module: str, name: str) -> bool:

@@ -22,6 +22,8 @@ from resonance_toolkit import (
     call_model,
     landscape,
     probes,
+    resharding,
+    showing_progress,
     unwrap,
 )
 
@@ -90,7 +92,7 @@ class Attention:
 
     def measure(self) -> xr.Dataset:
         """Average the statistics over the samples."""
-        with _keeping_pass(self._probe):
+        with _apart_from_training(self._model, self._probe):
             try:
                 captured = attention.capture(self._model, self._data, samples=None)
             except ValueError as error:
@@ -128,7 +130,7 @@ class Sharpness:
         """Measure the critical sharpness of the main loss, and of the branches' beside it."""
         losses: dict[str, Any] = {"main": self._loss}
         with (
-            _keeping_pass(self._probe),
+            _apart_from_training(self._model, self._probe),
             _keeping_from_hearing(self._trace),
             _listening_copy(self._probe, self._model) as listener,
         ):
@@ -144,8 +146,12 @@ def _as_data(batches: Batches) -> Any:
     return batches[0] if len(batches) == 1 else batches
 
 
-def _keeping_pass(probe: Any) -> Any:
-    return nullcontext() if probe is None else probe.keeping_pass()
+@contextmanager
+def _apart_from_training(model: nn.Module, probe: Any) -> Iterator[None]:
+    """Let the body run the model, and tell nobody: no bar, no pass of the probe's."""
+    keeping_pass = nullcontext() if probe is None else probe.keeping_pass()
+    with keeping_pass, resharding(model), showing_progress("off"):
+        yield
 
 
 @contextmanager

@@ -88,6 +88,8 @@ class WandbLog:
     W&B drops what comes for a step before the latest, so that two who count differently lose rows.
     These numbers have an axis of their own, and join the row that the run has open: it is the user
     who closes it. If the row of last time is open still, nobody else logs, and it is closed here.
+    So the run's own steps go on by one for each of these rows at most: no user who counts updates
+    loses a row, but one who counts epochs would.
     """
 
     def __init__(self, run: Any, name: str) -> None:
