@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 # By how much a step grows where the secant does not say, or says too much.
 _LARGEST_GROWTH = 8.0
 
+# Ratio of the ends of a bracket within which the secant between them is to be trusted.
+_WIDE = 2.0
+
 
 @dataclass
 class Bracket:
@@ -100,6 +103,10 @@ def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
     if not math.isfinite(root):
         return _middle(bracket)
 
+    # From both sides the secant may creep: bisection halves what is left.
+    if bracket.n_evaluations % 3 == 0 and bracket.upper > _WIDE * bracket.lower:
+        return _middle(bracket)
+
     # The root is well known once both of its neighbours have been tried.
     above, below = (1 + tolerance / 3) * root, (1 - tolerance / 3) * root
     if below > bracket.lower and above >= bracket.upper:
@@ -107,9 +114,12 @@ def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
     if above < bracket.upper and below <= bracket.lower:
         return above
 
-    # From both sides the secant may creep: bisection halves what is left.
-    return below if bracket.n_evaluations % 3 else _middle(bracket)
+    # Beyond the root, as seen from the nearer end: the farther one moves up to it.
+    return above if root - bracket.lower < bracket.upper - root else below
 
 
 def _middle(bracket: Bracket) -> float:
-    return (bracket.lower + bracket.upper) / 2
+    # Of orders of magnitude, since the first guess may be wrong by several.
+    if bracket.lower > 0:
+        return math.sqrt(bracket.lower * bracket.upper)
+    return bracket.upper / _LARGEST_GROWTH

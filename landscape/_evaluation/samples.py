@@ -173,8 +173,8 @@ def _try_batch(
 
 
 def _storage_of(leaf: Any) -> int | None:
-    """Where a tensor's numbers lie; None of what is none, or is sparse."""
-    is_dense = isinstance(leaf, Tensor) and leaf.layout == torch.strided
+    """Where a tensor's numbers lie; None of what is none, is sparse, or wraps other tensors."""
+    is_dense = type(leaf) is Tensor and leaf.layout == torch.strided
     return leaf.untyped_storage().data_ptr() if is_dense else None
 
 

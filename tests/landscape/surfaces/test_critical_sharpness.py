@@ -178,6 +178,20 @@ def test_steps_of_losses_that_are_no_quadratics(power):
     assert bracket.lower < 1 <= bracket.upper <= 1.0101 * bracket.lower
 
 
+@pytest.mark.parametrize("first_step", [0.3, 30.0, 1000.0])
+@pytest.mark.parametrize("power", [2.0, 3.0])
+def test_a_first_guess_that_is_far_off_costs_few_steps(power, first_step):
+    bracket = find_critical_step(
+        lambda t: -t + t**power,
+        slope=-1.0,
+        first_step=first_step,
+        tolerance=0.05,
+        max_evaluations=8,
+    )
+    assert bracket.lower < 1 <= bracket.upper <= 1.0501 * bracket.lower
+    np.testing.assert_allclose(bracket.step, 1, rtol=1e-3)
+
+
 def test_what_does_not_fit_is_refused():
     model, data = make()
     with pytest.raises(ValueError, match="`losses`: expected either"):
