@@ -170,8 +170,11 @@ class _OpeningHook(Hook):
             capture.state = PassState.EVAL_MODE
 
         if capture.state is PassState.RUNNING:
-            # A mask may also come by position, as in bert(ids, mask).
-            inputs = dict(zip(self.parameter_names, args, strict=False)) | kwargs
+            # A mask may also come by position, as in bert(ids, mask). Word by word, since the
+            # compiler of torch 2.7 knows neither `dict(zip(...))` nor `|` of mappings.
+            inputs = dict(kwargs)
+            for index in range(min(len(args), len(self.parameter_names))):
+                inputs[self.parameter_names[index]] = args[index]
             capture.input_ids = token_ids_of(inputs)
             capture.call_counts = positions_that_count(inputs)
             capture.decoder_counts = positions_that_count(inputs, of_decoder=True)

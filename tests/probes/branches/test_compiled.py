@@ -160,6 +160,10 @@ def test_row_2_compiled_code_is_kept_when_it_looks_for_hooks(clean_dynamo):
     assert clean_dynamo["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe"),
+    reason="this torch cannot be told so",
+)
 def test_row_2_code_that_was_told_to_ignore_hooks_gives_no_loss(clean_dynamo):
     model, x, y = make()
     unsafe = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
