@@ -79,8 +79,9 @@ def test_the_text_of_a_notebook_is_that_of_its_page(tmp_path):
     assert cells[-2]["source"] == ["x = 1"]
 
 
-def test_the_recipes_run():
-    page = ROOT / "docs" / "recipes.md"
+@pytest.mark.parametrize("name", ["recipes.md", "monitor.md"])
+def test_the_recipes_run(name):
+    page = ROOT / "docs" / name
     code_of = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["code_of"]
     exec(compile(code_of(page), page.name, "exec"), {"__name__": "recipes"})
 

@@ -99,7 +99,7 @@ def examine(
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> x, y = torch.randn(40, 4), torch.arange(40) % 3
-        >>> tree = examine(model, (x, y), parts=["model", "gradients"], budget=2, n=2)
+        >>> tree = examine(model, (x, y), parts=["model", "gradients"], n=2)
         >>> tree["status"].values.tolist(), sorted(tree.children)
         (['done', 'done'], ['gradients', 'model'])
         >>> tree.attrs["verdict"]

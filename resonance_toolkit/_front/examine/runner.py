@@ -172,7 +172,7 @@ def _say_what_it_takes(work: Work) -> str:
     """Say how much time a part lacks, and which budget would have it."""
     share = work.plan.shares[work.part] / work.clock.budget_seconds
     seconds = work.plan.estimates[work.part]
-    budget = max(seconds / share, 2 * work.clock.budget_seconds)
+    budget = max(seconds / share, 2 * work.clock.budget_seconds, work.clock.spent)
     return (
         f"the time was over: at its smallest it takes about {_round_up(seconds)} s, beside the "
         f"other parts; `budget={_round_up(budget)}` has room for it"

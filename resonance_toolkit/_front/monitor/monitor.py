@@ -88,8 +88,8 @@ class Monitor:
         model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
         probe: What `probes.attach` or `probes.attach_exits` gave, attached to the model.
         every: Measure every so many optimizer updates. At the default the cost is below 2 % of
-            training, unless an update takes less than some milliseconds: a row takes ten of them
-            and, with attention, a few forward passes of the fixed samples.
+            training, unless an update takes less than some 8 milliseconds: a row takes 15 of them
+            and, with attention, a forward pass of the fixed samples that costs more than usual.
         log: A `SummaryWriter`, a run of W&B or of MLflow (or one of these two modules, with a run
             begun), or a callable `(values, step)`, such as `accelerator.log`. Names of values are
             "resonance/gradients/cosine/blocks.2" and the like; what is undefined or infinite is

@@ -325,11 +325,11 @@ def _compare(runs: Mapping[str, xr.DataTree]) -> Table:
         (Column("accuracy"), lambda tree: _number(tree, "model", "accuracy")),
         (Column("loss"), lambda tree: _number(tree, "model", "loss")),
         (
-            Column("accuracy gained", "branches minus plain, mean over seeds"),
+            Column("accuracy, difference", "branches minus plain, mean over seeds"),
             lambda tree: _number(tree, "response", "accuracy_difference"),
         ),
         (
-            Column("loss gained", "branches minus plain, mean over seeds; below 0 is better"),
+            Column("loss, difference", "branches minus plain; below 0 the branches help"),
             lambda tree: _number(tree, "response", "loss_difference"),
         ),
         (
