@@ -57,7 +57,7 @@ def show(request, browser):
 
     def opened(path):
         page.goto(path.as_uri(), wait_until="load")
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         assert page.evaluate("window.innerWidth") == width
         return page
 

@@ -144,6 +144,7 @@ def check_alpha(alpha: Any) -> None:
     if isinstance(alpha, Mapping):
         return
     with preserving_rng():
-        stand_in = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        # On the CPU, whatever the default device is: its generator is not given back here.
+        stand_in = nn.Sequential(nn.Linear(2, 2, device="cpu"), nn.Linear(2, 2, device="cpu"))
         # An adaptive rule belongs to the first probe that it is given to.
         probes.attach(stand_in, "0", n=1, alpha=copy.deepcopy(alpha)).detach()

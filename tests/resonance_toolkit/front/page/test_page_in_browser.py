@@ -92,7 +92,7 @@ def show(browser):
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.goto(path.as_uri(), wait_until="load")
         return page
 
@@ -214,7 +214,7 @@ def test_a_call_is_copied(small_report, show):
 def test_the_contents_lead_to_their_sections(small_report, show):
     page = show(small_report)
     page.get_by_role("link", name="Curvature").first.click()
-    expect(page.locator("#curvature h2")).to_be_in_viewport(timeout=10_000)
+    expect(page.locator("#curvature h2")).to_be_in_viewport(timeout=60_000)
     assert page.evaluate("location.hash") == "#curvature"
 
 
