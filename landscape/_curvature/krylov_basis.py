@@ -48,7 +48,9 @@ class KrylovBasis:
 
     def put(self, index: int, vector: Tensor) -> None:
         """Write a vector over another one, at unit length."""
-        torch.div(vector, vector.norm(), out=self.row(index))
+        # Of parameters without curvature, torch 2.7 gives products that still have a graph.
+        numbers = vector.detach()
+        torch.div(numbers, numbers.norm(), out=self.row(index))
 
     def project_out(self, vector: Tensor) -> None:
         """Take from a vector, in place, what lies in the span of the basis."""

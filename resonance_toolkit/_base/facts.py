@@ -115,11 +115,14 @@ def first_tensor(nest: Any) -> Tensor | None:
         return nest
 
     # By hand: torch's pytree takes a mapping that is no `dict`, as a tokenizer gives, for a leaf.
-    items = nest.values() if isinstance(nest, Mapping) else nest
-    if not isinstance(nest, Mapping | list | tuple):
+    # In plain words, since the compiler of torch 2.7 knows neither unions of types nor `next`.
+    if not isinstance(nest, (Mapping, list, tuple)):
         return None
-    tensors = (first_tensor(item) for item in items)
-    return next((tensor for tensor in tensors if tensor is not None), None)
+    for item in nest.values() if isinstance(nest, Mapping) else nest:
+        tensor = first_tensor(item)
+        if tensor is not None:
+            return tensor
+    return None
 
 
 def sample_tensor(nest: Any, n_samples: int) -> Tensor | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,11 @@ def _rasterise_maps(figure: Figure) -> None:
     from matplotlib.collections import QuadMesh
     from matplotlib.contour import ContourSet
 
-    for artist in figure.findobj(lambda artist: isinstance(artist, ContourSet | QuadMesh)):
-        artist.set_rasterized(True)
+    # Matplotlib 3.9 and 3.10 draw contours as lines, and warn that they do.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Rasterization of .* will be ignored")
+        for artist in figure.findobj(lambda artist: isinstance(artist, ContourSet | QuadMesh)):
+            artist.set_rasterized(True)
 
 
 def _write(element: ElementTree.Element, parts: list[str], name: str) -> None:
