@@ -125,7 +125,10 @@ def judge(response: xr.Dataset | None, reason: str = "", only_class: int | None 
 
 def _weigh(response: xr.Dataset, measure: str, difference: Difference, text: str) -> Verdict:
     low, high = difference.low, difference.high
-    effect = f"{text} (95 % interval {low:+.3g} to {high:+.3g}, {len(difference.by_seed)} seeds)"
+    # In points where the sentence has points: an accuracy is a share in the tree.
+    unit = 100 if measure == "accuracy" else 1
+    interval = f"{unit * low:+.3g} to {unit * high:+.3g}"
+    effect = f"{text} (95 % interval {interval}, {len(difference.by_seed)} seeds)"
 
     cosine, cosine_low, cosine_high = t_interval(_cosines_of(response))
     direction = "no cosine of the gradients was recorded"

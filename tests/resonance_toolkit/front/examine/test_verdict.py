@@ -89,6 +89,13 @@ def test_effect_and_cosine_together_decide(accuracy, cosines, word):
     assert verdict.remedy
 
 
+def test_effect_and_interval_have_one_unit():
+    verdict = judge(make_response(spread_around(0.1), cosines=ABOVE))
+    low, high = (100 * end for end in (verdict.low, verdict.high))
+    assert "10 points higher" in verdict.sentence
+    assert f"{low:+.3g} to {high:+.3g}" in verdict.sentence
+
+
 def test_a_lower_loss_is_better_where_there_are_no_classes():
     better = judge(make_response(spread_around(-0.1), has_classes=False, cosines=ABOVE))
     assert (better.word, better.measure) == ("synergy", "loss")
