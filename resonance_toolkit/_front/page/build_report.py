@@ -124,23 +124,26 @@ def report_results(
     results: Mapping[str, xr.Dataset],
     title: str | None,
     *,
-    whole: Mapping[Any, Any] | None = None,
+    tree_attributes: Mapping[Any, Any] | None = None,
 ) -> Report:
     """Make the report of results of any verbs, a section each.
 
-    `whole`: the attributes of the tree that they are the nodes of, if it says what made it.
+    `tree_attributes`: of the tree that they are the nodes of, if it says what made it.
     """
     sections = [
         _section_of_result(f"result-{i}", name, result)
         for i, (name, result) in enumerate(results.items())
     ]
     first = next(iter(results.values()))
-    about: Mapping[Any, Any] = first.attrs if len(results) == 1 else {}
-    if whole and "made_by" in whole:
-        about = whole
+
+    # What holds for all of the page: of a tree its own attributes, of a single result that one's.
+    attributes: Mapping[Any, Any] = first.attrs if len(results) == 1 else {}
+    if tree_attributes and "made_by" in tree_attributes:
+        attributes = tree_attributes
+
     return Report(
-        title=title or str(about.get("made_by", "A result" if about else "Results")),
-        facts=[*_facts_of(about), *_reasons_of(about)],
+        title=title or str(attributes.get("made_by", "A result" if attributes else "Results")),
+        facts=[*_facts_of(attributes), *_reasons_of(attributes)],
         sections=sections,
         footer=_footer(first.attrs),
     )
@@ -241,16 +244,20 @@ def _section_of_runs(runs: Mapping[str, xr.DataTree], part: str) -> Section:
     title, question, _ = _PARTS.get(part, (part.capitalize(), "", None))
     pictures: list[Picture] = []
     meanings: list[str] = []
+
     for number, (name, tree) in enumerate(runs.items()):
         findings = _describe(tree, part)
-        drawn = _draw(findings, f"{part}-{number}", heading=name)
-        pictures += drawn[:1]
+
+        # One picture of each run fits side by side; what it means is the same for all of them.
+        pictures_of_run = _draw(findings, f"{part}-{number}", heading=name)
+        pictures += pictures_of_run[:1]
         meanings = meanings or list(findings.meanings)
-        if not drawn and part in _parts_of(tree):
-            status = _word(tree, "status", part)
-            reason = _word(tree, "reason", part)
-            if status != "done":
-                meanings = [*meanings, f"{name}: {status}. {reason}"]
+
+        # A run without a picture says why.
+        status = _word(tree, "status", part) if part in _parts_of(tree) else "done"
+        if not pictures_of_run and status != "done":
+            meanings = [*meanings, f"{name}: {status}. {_word(tree, 'reason', part)}"]
+
     first = next(tree for tree in runs.values() if part in _parts_of(tree))
     return Section(
         key=part,
@@ -353,13 +360,15 @@ def _compare(runs: Mapping[str, xr.DataTree]) -> Table:
             lambda tree: _number(tree, "attention", "normalised_entropy"),
         ),
     ]
-    numbers = [[read(tree) for _, read in columns] for tree in runs.values()]
-    kept = [i for i in range(len(columns)) if any(not math.isnan(row[i]) for row in numbers)]
+    numbers = [[read_cell(tree) for _, read_cell in columns] for tree in runs.values()]
+
+    # A column that is empty for all runs tells nothing.
+    places = [i for i in range(len(columns)) if any(not math.isnan(row[i]) for row in numbers)]
 
     header = [Column("run", is_text=True), Column("verdict", is_text=True)]
-    header += [columns[i][0] for i in kept]
+    header += [columns[i][0] for i in places]
     rows: list[list[str | float]] = [
-        [name, str(tree.attrs.get("verdict", "")), *(row[i] for i in kept)]
+        [name, str(tree.attrs.get("verdict", "")), *(row[i] for i in places)]
         for (name, tree), row in zip(runs.items(), numbers, strict=True)
     ]
     return Table(header, rows)

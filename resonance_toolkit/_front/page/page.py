@@ -106,9 +106,9 @@ def _report_several(
     if examined and len(examined) == len(nodes):
         return report_runs(examined, title)
     if examined:
-        others = ", ".join(name for name in nodes if name not in examined)
+        other_names = ", ".join(name for name in nodes if name not in examined)
         raise ValueError(
-            f"`tree`: expected runs of resonance.examine alone, or none; got others: {others}"
+            f"`tree`: expected runs of resonance.examine alone, or none; got others: {other_names}"
         )
 
     results = _results_in(nodes)
@@ -118,7 +118,8 @@ def _report_several(
             **results,
         }
     _check_not_empty(results)
-    return report_results(results, title, whole={} if root is None else root.attrs)
+    tree_attributes = {} if root is None else root.attrs
+    return report_results(results, title, tree_attributes=tree_attributes)
 
 
 def _results_in(nodes: Mapping[str, Any]) -> dict[str, xr.Dataset]:

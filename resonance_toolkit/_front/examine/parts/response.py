@@ -192,25 +192,23 @@ def _compare_arms(joined: xr.Dataset, name: str) -> dict[str, Any]:
     difference = difference_of(joined, name)
     text = f"held-out {name} with branches minus plain"
     interval = "95 % interval over seeds and held-out samples"
-    return {
-        f"final_{name}_difference": (
-            "seed",
-            difference.by_seed,
-            {"long_name": f"{text}, by seed"},
-        ),
-        f"{name}_difference": ((), difference.mean, {"long_name": f"{text}, mean over seeds"}),
-        f"{name}_difference_low": ((), difference.low, {"long_name": f"{text}, {interval}, from"}),
-        f"{name}_difference_high": ((), difference.high, {"long_name": f"{text}, {interval}, to"}),
-        f"{name}_half_seeds": (
-            (),
-            difference.half_seeds,
-            {"long_name": f"{text}, half the interval that seeds alone give"},
-        ),
+    half_interval = "half the interval that"
+
+    scalars = {
+        f"{name}_difference": (difference.mean, "mean over seeds"),
+        f"{name}_difference_low": (difference.low, f"{interval}, from"),
+        f"{name}_difference_high": (difference.high, f"{interval}, to"),
+        f"{name}_half_seeds": (difference.half_seeds, f"{half_interval} seeds alone give"),
         f"{name}_half_samples": (
-            (),
             difference.half_samples,
-            {"long_name": f"{text}, half the interval that held-out samples alone give"},
+            f"{half_interval} held-out samples alone give",
         ),
+    }
+
+    by_seed = ("seed", difference.by_seed, {"long_name": f"{text}, by seed"})
+    return {f"final_{name}_difference": by_seed} | {
+        key: ((), value, {"long_name": f"{text}, {meaning}"})
+        for key, (value, meaning) in scalars.items()
     }
 
 
