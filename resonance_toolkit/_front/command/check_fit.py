@@ -131,9 +131,10 @@ def _try_loss(loss: Loss, outputs: Any, targets: Any) -> None:
             call_loss(loss, outputs, targets)
     except UserWarning as warning:
         is_column = logits_of(outputs).shape == (*targets.shape, 1)
+        cure = "; save targets as a column, y[:, None]" if is_column else ""
         raise Mistake(
-            f"--loss: outputs {_describe_shape(outputs)} and targets {_describe_shape(targets)} have unequal shapes"
-            + ("; save targets as a column, y[:, None]" if is_column else "")
+            f"--loss: outputs {_describe_shape(outputs)} and targets {_describe_shape(targets)} "
+            f"have unequal shapes{cure}"
         ) from warning
     except (ValueError, TypeError) as error:
         raise Mistake(translate_error(error)) from error
