@@ -75,8 +75,9 @@ def is_sharded(model: nn.Module) -> bool:
     """
     # Between a forward and its backward pass `fully_shard` holds whole parameters, so that the
     # modules tell what the parameters do not.
-    return any(is_fully_sharded(module) for module in model.modules()) or any(
-        is_dtensor(parameter) for parameter in model.parameters()
+    return any(
+        is_fully_sharded(module) or any(map(is_dtensor, module._parameters.values()))
+        for module in all_modules(model)
     )
 
 

@@ -65,13 +65,15 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
         >>> torch.equal(layer.weight, before), layer.training
         (True, True)
     """
+    modules = all_modules(model)
+    training_modes = {module: module.training for module in modules}
+
     # A scripted module keeps its tensors where nothing can take them away.
     registries = [
         (module, dict(module._parameters), dict(module._buffers))
-        for module in model.modules()
+        for module in modules
         if not isinstance(module, torch.jit.ScriptModule)
     ]
-    training_modes = {module: module.training for module in model.modules()}
 
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters]
