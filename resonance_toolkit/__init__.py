@@ -66,6 +66,7 @@ from resonance_toolkit._base.drawing import (
     write_figure_title,
     write_title,
 )
+from resonance_toolkit._base.errors import NotApplicableError, missing_extra
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
     count_samples,
@@ -108,7 +109,6 @@ from resonance_toolkit._base.losses.per_sample import (
     logits_of,
     without_mean,
 )
-from resonance_toolkit._base.missing_extra import missing_extra
 from resonance_toolkit._base.preserving import (
     evaluating,
     preserving,
@@ -177,6 +177,7 @@ __all__ = [
     "DefaultLoss",
     "FailedLossError",
     "FailedPassError",
+    "NotApplicableError",
     "align_classes",
     "align_predictions",
     "call_loss",

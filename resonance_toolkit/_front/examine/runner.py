@@ -22,6 +22,7 @@ import xarray as xr
 from resonance_toolkit import (
     FailedLossError,
     FailedPassError,
+    NotApplicableError,
     devices_of,
     evaluating,
     preserving,
@@ -39,7 +40,6 @@ from resonance_toolkit._front.examine.training import ARMS, OutOfTimeError, auxi
 from resonance_toolkit._front.examine.tree import make_tree
 from resonance_toolkit._front.examine.work import (
     FINAL,
-    NotApplicableError,
     Outcome,
     Status,
     Work,

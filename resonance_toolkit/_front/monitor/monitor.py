@@ -14,6 +14,7 @@ from resonance_toolkit import (
     Batches,
     LineFile,
     Loss,
+    NotApplicableError,
     check_choice,
     check_module,
     check_whole,
@@ -32,7 +33,6 @@ from resonance_toolkit._front.monitor.instruments import (
     Branches,
     Gradients,
     Instrument,
-    NotApplicableError,
     Sharpness,
 )
 from resonance_toolkit._front.monitor.logs import Log, understand_log
