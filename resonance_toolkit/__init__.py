@@ -69,6 +69,7 @@ from resonance_toolkit._base.drawing import (
 from resonance_toolkit._base.errors import NotApplicableError, missing_extra
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
+    count_arguments,
     count_samples,
     dtype_name,
     first_tensor,
@@ -148,6 +149,7 @@ __all__ = [
     "__version__",
     # Models and their layers
     "CLASS_TOKEN_NAMES",
+    "count_arguments",
     "count_samples",
     "dtype_name",
     "first_tensor",
