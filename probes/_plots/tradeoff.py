@@ -31,11 +31,11 @@ def plot_tradeoff(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw perplexity against compute, beside what needs no routing.
+    """Draw perplexity against compute, with references that do not use the confidence.
 
-    A solid curve is routed, one point per threshold; a dashed one lets as many tokens leave at
-    random; squares are fixed depths; a dotted line is the oracle. Where the solid curve is not
-    below the dashed one, confidence is worth no more than a coin.
+    The solid curve shows routing by confidence, one point per threshold. The dashed curve lets as
+    many tokens leave at random. Squares are fixed depths, and the dotted line is the oracle. Where
+    the solid curve is not below the dashed one, confidence is no better than chance.
 
     Args:
         routes: Made by `route_exits` or `exits`. Along a dimension `seed`, thin curves
