@@ -48,7 +48,7 @@ def plot_noise(
         noise: Of `gradients.noise` or `gradients.noise_scale`.
         variable: `"mean"` or `"variance"` of the cosine, or `"noise_scale"`; by default `"mean"`
             if it is there.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure, as high as there are layers, by default.
         style: For `Axes.errorbar`.
 

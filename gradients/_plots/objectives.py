@@ -33,7 +33,7 @@ def plot_objectives(
     Args:
         agreement: Of `compare`, or of `Trace` or `noise`, for two losses or more.
         layer: Of which layer; by default of all shared parameters together.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: For `Axes.pcolormesh`.
 

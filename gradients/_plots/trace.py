@@ -25,7 +25,7 @@ def plot_trace(
         trace: With `cosine_total (step)`; one curve per entry of one further dimension, such as
             the architecture.
         smooth: Sampled steps to average over, around each; what was measured stays behind, pale.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 

@@ -30,7 +30,7 @@ def plot_audit(
 
     Args:
         audit: Of `nudging.audit`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: For the marks, as `Axes.scatter` takes it.
 

@@ -40,7 +40,7 @@ def plot_dissociation(
         result: Variables over `rule`, and `seed` if there are several, of which each is a metric;
             or one variable over `rule` and `metric`.
         metrics: Which metrics, in this order; by default all.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 

@@ -38,7 +38,7 @@ def plot_nudge(
     Args:
         result: Of `nudge` or `measure`; may be joined along `rule` and `seed`.
         eta: Which step length, where there are several.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.bar`; of it, lines take colour and alpha.
 

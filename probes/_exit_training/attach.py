@@ -31,9 +31,9 @@ def attach_exits(
 
     where the cross-entropy of the last layer is that of the model's own output. So this is the
     whole objective; do not add the main loss. The model's output, its `state_dict` and inference
-    do not change. Batch norms between an exit and its logits use the statistics of the exit's batch, but
-    their running statistics remain those of the model's own passes. Keep a reference to the exits:
-    when they are garbage-collected, they are detached.
+    do not change. Batch norms between an exit and its logits use the statistics of the exit's
+    batch, but their running statistics remain those of the model's own passes. Keep a reference to
+    the exits: when they are garbage-collected, they are detached.
 
     Under DistributedDataParallel, call the wrapped model as usual. What `fully_shard` has split is
     gathered as needed, on all ranks at once. Gradients of the exits' own heads are averaged over

@@ -49,7 +49,7 @@ def plot_reliability(
         measure: Which confidence measure: `"max softmax"`, `"margin"`, `"entropy"`, `"cosine"` or
             `"patience"`.
         event: `"correct"`, `"agrees"` or `"as good"`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For the curves, as `Axes.errorbar` takes it.
 

@@ -22,7 +22,7 @@ def plot_similarity(
 
     Args:
         similarity: Made by `similarity`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For `Axes.pcolormesh`.
 

@@ -45,7 +45,7 @@ def plot_tradeoff(
         exit: Which exit is opened; the first if not given.
         compute: The horizontal axis: `"compute_with_head"` or `"compute"`, layers alone.
         hue: A further dimension that tells curves apart by colour.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For the routed curves.
 
