@@ -55,7 +55,7 @@ def sinks(
         samples: How many to draw from a source, if there are so many; None takes all. A batch given
             as such is taken whole unless a number is asked for.
         batch_size: Samples in a forward pass. None: 100 of a source, all of a batch given as such.
-        seed: Decides which samples are drawn.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with

@@ -27,7 +27,7 @@ def plot_layers(
 
     Raises:
         ValueError: If the trace has other dimensions, or no step.
-        TypeError: If it is no Dataset.
+        TypeError: If it is not a Dataset.
     """
     check_recorded(trace)
     cosine = trace["cosine"]

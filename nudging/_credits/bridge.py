@@ -68,7 +68,7 @@ class Bridge(BridgeNetworks):
             epochs: Passes over the samples, in another order each time.
             batch_size: Samples in one step.
             samples: How many of the data to use; all by default.
-            seed: Decides which samples, and their order.
+            seed: Determines which samples, and their order.
 
         Returns:
             Dataset with `loss (epoch)`, the bridge's own, averaged over the steps.

@@ -37,7 +37,7 @@ class CreditBridge(Bridge):
         decay: Of the slow copy, per step.
         terminal: Weight of the gradient term.
         lr: Learning rate of its optimizer, AdamW.
-        seed: Decides its initial weights and the noise.
+        seed: Determines its initial weights and the noise.
 
     Examples:
         >>> CreditBridge(hidden=8)

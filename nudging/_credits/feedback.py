@@ -11,7 +11,7 @@ def feedback(*, seed: int = 0, scale: float | None = None) -> Feedback:
     blocks; several positions (tokens, pixels) share them.
 
     Args:
-        seed: Decides the matrices.
+        seed: Determines the matrices.
         scale: Their standard deviation; 1 / sqrt(numbers that go in) by default, which keeps
             the length of a credit.
 

@@ -28,7 +28,7 @@ def random(seed: int = 0) -> Random:
     A sample gets the same direction whatever batch it comes in.
 
     Args:
-        seed: Decides the directions.
+        seed: Determines the directions.
 
     Raises:
         ValueError: If the seed is no whole number of at least 0.

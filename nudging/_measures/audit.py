@@ -77,7 +77,7 @@ def audit(
             over all samples is torch's own of all of them in one batch.
         n_batches: Batches for (c), at least two.
         batch_size: Samples in each.
-        seed: Decides which samples.
+        seed: Determines which samples.
 
     Returns:
         Dataset over `check` with `value`, `threshold`, `verdict` ("passed", "fired" or "not

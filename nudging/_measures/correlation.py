@@ -44,9 +44,9 @@ def correlation(
             for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
             Means of torch are taken over each sample alone; with class weights, such that the mean
             over all samples is torch's own of all of them in one batch.
-        samples: How many samples to draw, if there are so many; None takes all.
+        samples: How many samples to draw, at most; None takes all.
         batch_size: Samples at a time.
-        seed: Decides samples and directions, which belong to the samples and not to batches.
+        seed: Determines samples and directions, which belong to the samples and not to batches.
         dtype: The precision of the copy of the model that is perturbed; None means the model
             itself. In single precision such small changes of the loss drown in rounding.
 

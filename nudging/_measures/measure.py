@@ -58,9 +58,9 @@ def measure(
             for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
             Means of torch are taken over each sample alone; with class weights, such that the mean
             over all samples is torch's own of all of them in one batch.
-        samples: How many samples to draw, if there are so many; None takes all.
+        samples: How many samples to draw, at most; None takes all.
         batch_size: Samples at a time.
-        seed: Decides samples and directions.
+        seed: Determines samples and directions.
         dtype: Measure in a copy of the model of this precision; None means the model itself.
             Credits see the model itself.
         keep_samples: Also keep the change of every sample.

@@ -46,7 +46,7 @@ def stability(
             for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
             Means of torch are taken over each sample alone; with class weights, such that the mean
             over all samples is torch's own of all of them in one batch.
-        seed: Decides which samples.
+        seed: Determines which samples.
 
     Returns:
         Dataset with `stability (layer)`, NaN where a batch has no gradient or there are fewer full

@@ -260,7 +260,7 @@ class Probe(Listener):
             batch_size: Samples per batch; it affects memory only, not the result. None takes up to
                 64, as many as memory for their logits allows. A callable `loss` that is not one
                 of torch's sees all rows at once, so their features are kept until the end.
-            seed: Decides which samples are drawn.
+            seed: Determines which samples are drawn.
 
         Returns:
             Dataset as returned by `measure`, with means over all targets that count, and
@@ -322,7 +322,7 @@ class Probe(Listener):
             samples: How many of `data` to draw; None takes all.
             batch_size: As for `evaluate`.
             level: Confidence level of the interval.
-            seed: Decides which samples are drawn.
+            seed: Determines which samples are drawn.
 
         Returns:
             Dataset with `accuracy (layer)` as in `evaluate`; `accuracy_low` and `accuracy_high`,

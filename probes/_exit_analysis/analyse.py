@@ -56,7 +56,7 @@ def exits(
         samples: How many samples are drawn; None takes all.
         batch_size: How many samples run together; if not given, as many as the logits' memory
             allows.
-        seed: Decides which samples are drawn.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with all variables of `route_exits` and `exit_reliability`.

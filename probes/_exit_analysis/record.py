@@ -74,7 +74,7 @@ def record_exits(
         samples: How many samples are drawn; None takes all.
         batch_size: How many samples run together; if not given, as many as the logits' memory
             allows.
-        seed: Decides which samples are drawn.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset over `layer` and `token` (all tokens that count, in order) with

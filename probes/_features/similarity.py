@@ -80,7 +80,7 @@ def similarity(
         batch_size: How many samples are compared with each other; larger batches make the estimate
             less noisy.
         level: Confidence level of the interval.
-        seed: Decides which samples are drawn.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with `cka (layer, other_layer)`, and `cka_low` and `cka_high`, an interval from the

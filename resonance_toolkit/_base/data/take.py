@@ -60,7 +60,7 @@ def take(
             (its keywords), always with the samples first.
         samples: How many to draw; None takes all. If there are fewer, all are used, with a warning
             unless the number is the default or another `AtMost`.
-        seed: Decides which.
+        seed: Determines which.
         model: Batches are put where its parameters are, numpy inputs get their dtype, and columns
             that its `forward` does not take are left out. The `labels` in a mapping are read as the
             model's own loss reads them: a causal language model's one position ahead. So are
@@ -126,7 +126,7 @@ def streaming_inputs(
 
     Args:
         loader: The loader.
-        seed: Decides random augmentation.
+        seed: Determines random augmentation.
         model: Whose inputs they are.
         batch_size: Samples in a batch, at most.
     """

@@ -66,7 +66,7 @@ def examine(
         held_out: Samples for the measurements after training, in any form of `data`. None holds
             back a quarter of `data`, at most 256 samples, and a number at most so many: not trained
             on here, but the given weights may have seen them.
-        seed: Decides samples, branches, directions, and the first of `seeds`.
+        seed: Determines samples, branches, directions, and the first of `seeds`.
         checkpoint: A file for what is finished: the same call goes on from there after a kill.
         title: What the tree is about; by default the class of the model.
 

@@ -200,7 +200,7 @@ def train(
     Args:
         subject: What is examined.
         arm: With branches or without.
-        seed: Decides order of batches, dropout and branches.
+        seed: Determines order of batches, dropout and branches.
         samples: To train on, and held out.
         plan: How long.
         on_update: Called before each update; may raise to stop.

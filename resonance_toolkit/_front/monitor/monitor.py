@@ -97,7 +97,7 @@ class Monitor:
         data: Samples for attention and sharpness, the same at every step: `(inputs, targets)`, a
             mapping, or a source of these; see `resonance.take`. Targets are for sharpness only.
         samples: How many of `data` to draw, if there are so many; None takes all.
-        seed: Decides which.
+        seed: Determines which.
         layers: Names or patterns of the layers at which gradients are compared; by default those
             of the probe, or else the model's repeated blocks. None at the parameter level, where
             all are.
