@@ -28,7 +28,7 @@ def direct_feedback(
         A credit, with `matrices`, `state_dict`, `load_state_dict`, `to_dataset`.
 
     Raises:
-        ValueError: If the scale is no positive, finite number.
+        ValueError: If the scale is not a positive, finite number.
 
     Reference:
         Nokland, Direct Feedback Alignment Provides Learning in Deep Neural Networks, 2016.
