@@ -16,7 +16,7 @@ def plot_maps(
     axes: NDArray[Any] | None = None,
     **style: Any,
 ) -> NDArray[Any]:
-    """Lay the attention of one sample over its image, one panel for each layer and row.
+    """Draw the attention of one sample over its image, one panel for each layer and row.
 
     Weights are averaged over heads, and share one colour scale.
 

@@ -21,13 +21,13 @@ def plot_layers(
 
     Args:
         trace: With `cosine (step, layer)`; `regroup` it first if it has very many layers.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure, as high as there are layers, by default.
         style: Passed on to `Axes.pcolormesh`.
 
     Raises:
         ValueError: If the trace has other dimensions, or no step.
-        TypeError: If it is no Dataset.
+        TypeError: If it is not a Dataset.
     """
     check_recorded(trace)
     cosine = trace["cosine"]

@@ -32,7 +32,7 @@ class LossCorrelation:
     Attributes:
         epsilon: Length of a step.
         n_directions: Directions per sample and block.
-        seed: Decides the directions.
+        seed: Determines the directions.
     """
 
     epsilon: float

@@ -57,34 +57,36 @@ def similarity(
     level: float = 0.95,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Compare what two models, or two states of one, make of the same samples, layer by layer.
+    """Compare the features of two models, or of two states of one model, layer by layer.
 
-    Debiased linear CKA: 1 for features that are the same but for a rotation, a shift and a scale;
-    0, on average, for features that have nothing in common, however many there are. Dependences are
-    averaged over batches before they are divided (Nguyen et al. 2021), so that samples of different
-    batches are never compared, and need not be held together.
+    The measure is debiased linear CKA (centred kernel alignment): 1 for features that differ only
+    by a rotation, a shift and a scale; 0, on average, for features that have nothing in common,
+    however many there are. Numerator and denominator are averaged over batches before one is
+    divided by the other (Nguyen et al. 2021). So samples of different batches are not compared, and
+    need not be in memory together.
 
     Args:
         model: Any module, called in eval mode; left as it was found.
         other: Another one, which takes the same inputs; or a state dict of `model`.
         data: `(inputs, targets)`, a mapping with `labels`, inputs alone, or a source of these: a
-            Dataset, a DataLoader, a list of batches. Targets are not looked at. A DataLoader with
-            `samples=None` is streamed: passed over once, no more than a batch at a time.
+            Dataset, a DataLoader, a list of batches. Targets are ignored. A DataLoader with
+            `samples=None` is streamed: read once, one batch at a time.
         layers: Names or patterns of the layers of `model`; its repeated blocks or stages by
             default, as far as they have features.
-        other_layers: Those of `other`; the same by default, or its own blocks if it is another
-            architecture and no `layers` are named.
+        other_layers: Layers of `other`; by default the same, or the blocks of `other` if it has
+            another architecture and you name no `layers`.
         pool: How a layer's output becomes features, as for `attach`; `"flatten"` compares all
             positions.
         calls: Which calls count if a layer runs several times in a pass, as for `attach`.
-        samples: How many samples to draw, if there are so many; None takes all.
-        batch_size: Samples that are compared with each other; more make the estimate steadier.
-        level: Of the interval.
-        seed: Decides samples.
+        samples: How many samples to draw, at most; None takes all.
+        batch_size: How many samples are compared with each other; larger batches make the estimate
+            less noisy.
+        level: Confidence level of the interval.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with `cka (layer, other_layer)`, and `cka_low` and `cka_high`, an interval from the
-        jackknife over batches (NaN for a single one). NaN where features do not vary.
+        jackknife over batches (NaN for a single batch). NaN where features do not vary.
 
     Raises:
         ValueError: If an argument does not fit, or no batch has four samples.

@@ -31,11 +31,11 @@ def plot_tradeoff(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw perplexity against compute, beside what needs no routing.
+    """Draw perplexity against compute, with references that do not use the confidence.
 
-    A solid curve is routed, one point per threshold; a dashed one lets as many tokens leave at
-    random; squares are fixed depths; a dotted line is the oracle. Where the solid curve is not
-    below the dashed one, confidence is worth no more than a coin.
+    The solid curve shows routing by confidence, one point per threshold. The dashed curve lets as
+    many tokens leave at random. Squares are fixed depths, and the dotted line is the oracle. Where
+    the solid curve is not below the dashed one, confidence is no better than chance.
 
     Args:
         routes: Made by `route_exits` or `exits`. Along a dimension `seed`, thin curves
@@ -45,7 +45,7 @@ def plot_tradeoff(
         exit: Which exit is opened; the first if not given.
         compute: The horizontal axis: `"compute_with_head"` or `"compute"`, layers alone.
         hue: A further dimension that tells curves apart by colour.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For the routed curves.
 

@@ -24,11 +24,12 @@ class FailedPassError(RuntimeError, ValueError):
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model the way its inputs ask for.
+    """Call a model with positional or keyword arguments, depending on its inputs.
 
     Args:
         model: Any module.
-        inputs: A mapping is keywords, a tuple positional arguments, all else one argument.
+        inputs: A mapping is passed as keywords, a tuple as positional arguments, anything else as
+            one argument.
 
     Returns:
         Whatever the model returns.

@@ -45,36 +45,36 @@ def take(
     needs_targets: bool = True,
     has_loss: bool = False,
 ) -> Batches:
-    """Draw samples once, as fixed batches that every later pass sees alike.
+    """Draw samples once, as fixed batches that are the same in every later pass.
 
-    From arrays, from a Dataset and from a plain DataLoader the samples are drawn without
-    replacement, by `seed` alone, and kept in the order of the data. A loader with a sampler of its
-    own, a stream and a list of batches give their first samples. Random augmentation is drawn by
-    `seed` too. No global random state moves, nor a loader's own generator.
+    From arrays, a Dataset or a plain DataLoader, the samples are drawn without replacement, by
+    `seed` alone, and kept in the order of the data. From a loader with a sampler of its own, a
+    stream or a list of batches, the first samples are taken. `seed` also determines random
+    augmentation. The global random state and a loader's own generator are not touched.
 
     Args:
         data: `(inputs, targets)`, or a mapping with `labels` (or `label`, `targets`); or a source
             of these: a Dataset, an IterableDataset, a dataset of Hugging Face, a DataLoader, a list
-            of batches, or of single samples if each has one number for a target. Inputs are a
-            tensor or numpy array, a tuple of them (positional arguments of the model) or a mapping
-            (its keywords), always with the samples first.
+            of batches, or of single samples if the target of each is one number. Inputs are a
+            tensor or numpy array, a tuple of them (passed to the model as positional arguments) or
+            a mapping (passed as keywords). The first axis is always the samples.
         samples: How many to draw; None takes all. If there are fewer, all are used, with a warning
             unless the number is the default or another `AtMost`.
-        seed: Decides which.
-        model: Batches are put where its parameters are, numpy inputs get their dtype, and columns
-            that its `forward` does not take are left out. The `labels` in a mapping are read as the
-            model's own loss reads them: a causal language model's one position ahead. So are
-            targets in a pair that are the very tokens of its inputs, unless `has_loss`.
-        batch_size: Samples in a batch; the last may have fewer. None puts all into one, as far as
-            samples are of one shape.
-        needs_targets: If False, inputs may come alone, and so may a tuple of one or of more than
-            two arrays (positional arguments); targets are then None. Two arrays are a pair still:
-            `((x1, x2), None)` is two arguments.
-        has_loss: Whether a loss of the user's reads the targets, who knows what they mean.
+        seed: Determines which samples are drawn.
+        model: Batches are moved to the device of its parameters, numpy inputs get their dtype, and
+            columns that its `forward` does not take are left out. `labels` in a mapping are
+            understood as by the model's own loss: in a causal language model, one position ahead.
+            So are targets in a pair that equal the input tokens, unless `has_loss`.
+        batch_size: Samples in a batch; the last batch may have fewer. None puts all samples of the
+            same shape into one batch.
+        needs_targets: If False, inputs may come without targets, which are then None. So may a
+            tuple of one array, or of more than two (positional arguments). Two arrays are still
+            understood as a pair: write `((x1, x2), None)` for two arguments.
+        has_loss: Whether the user passed a loss, which then defines what the targets mean.
 
     Returns:
         Pairs `(inputs, targets)`, with mappings as dicts. Batches of unequal shape, such as texts
-        padded to unequal lengths, stay apart.
+        padded to different lengths, are not merged.
 
     Raises:
         ValueError: If there is no sample, targets are NaN or infinite, or `samples` or
@@ -126,7 +126,7 @@ def streaming_inputs(
 
     Args:
         loader: The loader.
-        seed: Decides random augmentation.
+        seed: Determines random augmentation.
         model: Whose inputs they are.
         batch_size: Samples in a batch, at most.
     """

@@ -201,7 +201,7 @@ def train_copy(
     Args:
         subject: What is examined.
         arm: With branches or without.
-        seed: Decides order of batches, dropout and branches.
+        seed: Determines order of batches, dropout and branches.
         samples: To train on, and held out.
         plan: How long.
         on_update: Called before each update; may raise to stop.

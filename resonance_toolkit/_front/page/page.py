@@ -28,22 +28,23 @@ Page = xr.DataTree | xr.Dataset | Mapping[str, xr.DataTree] | Mapping[str, xr.Da
 
 
 def page(tree: Page, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
-    """Write one html file that shows what was measured, what it means, and how to repeat it.
+    """Write an html report that shows what was measured, what it means, and how to repeat it.
 
-    The file needs nothing else: no network, no other file, and no script to be read (scripts sort
-    its tables and turn its surface). It follows the reader's light or dark theme.
+    The report is one file. It needs no network and no other file, and can be read without scripts
+    (which sort its tables and rotate its surface). It follows the reader's light or dark theme.
 
     Args:
-        tree: What `examine` returns; or several of these side by side, as a mapping from names or
-            a DataTree with one child for each; or a result of any verb, or several of these.
-        path: Of the file; what is there is replaced in one step, and stays if anything fails.
-        title: Above the page; by default the title of the tree, or the model's class.
+        tree: What `examine` returned, or the result of any verb. To show several of these side by
+            side, pass a mapping from names to them, or a DataTree with one child for each.
+        path: Where to write the file. An existing file is replaced in one step; if anything fails,
+            it stays as it is.
+        title: Title of the page; by default that of the tree, or the class of the model.
 
     Returns:
         The path.
 
     Raises:
-        TypeError: If `tree` is nothing of the kind.
+        TypeError: If `tree` is not a result.
         ValueError: If it is empty, or an examination is mixed with other results.
         OSError: If the file cannot be written.
 
