@@ -56,7 +56,7 @@ def test_no_attention_is_refused(name):
 
 
 def test_layers_without_attention_are_a_mistake_and_the_model_has_some():
-    with pytest.raises(ValueError, match="there is some in blocks.0.attn") as refusal:
+    with pytest.raises(ValueError, match=r"there is some in blocks\.0\.attn") as refusal:
         attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="patch_embed")
     assert not isinstance(refusal.value, NotApplicableError)
 
