@@ -45,7 +45,9 @@ def resharding(root: nn.Module) -> Iterator[None]:
     After a pass without a backward pass some stay whole (the root's own, by default): the next pass
     would use them as they were before the optimizer's step.
     """
-    sharded_modules = [module for module in root.modules() if is_fully_sharded(module)]
+    # Without the machinery nothing can be sharded, and a walk through all modules is spared.
+    modules = root.modules() if "torch.distributed.fsdp" in sys.modules else ()
+    sharded_modules = [module for module in modules if is_fully_sharded(module)]
     for module in sharded_modules:
         module.reshard()
 
