@@ -39,7 +39,8 @@ def prepare(accelerator: Any, probe: Probe | Exits, optimizer: Any) -> None:
     """
     if not isinstance(probe, Probe | Exits):
         raise TypeError(
-            f"`probe`: expected what probes.attach or attach_exits gave, got {type(probe).__name__}"
+            "`probe`: expected what probes.attach or attach_exits returned, got "
+            f"{type(probe).__name__}"
         )
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind in ("DEEPSPEED", "MEGATRON_LM"):

@@ -59,7 +59,7 @@ class ProbeCallback(Callback):
     def __init__(self, probe: Probe | Exits) -> None:
         if not isinstance(probe, Probe | Exits):
             raise TypeError(
-                "`probe`: expected what probes.attach or attach_exits gave, got "
+                "`probe`: expected what probes.attach or attach_exits returned, got "
                 f"{type(probe).__name__}"
             )
         self.probe = probe

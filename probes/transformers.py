@@ -71,7 +71,7 @@ class ProbeCallback(TrainerCallback):
     ) -> None:
         if not isinstance(probe, Probe):
             raise TypeError(
-                f"`probe`: expected what probes.attach gave, got {type(probe).__name__}"
+                f"`probe`: expected what probes.attach returned, got {type(probe).__name__}"
                 "; the loss of Exits is the whole objective: give it as compute_loss_func"
             )
         self.probe = probe

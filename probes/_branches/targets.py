@@ -148,7 +148,7 @@ def _check_numbers(y: Tensor, loss: Any) -> None:
     if low < 0 or high > 1:
         raise ValueError(
             f"`y`: expected numbers from 0 to 1 for loss={loss!r}, got {low:.4g} to {high:.4g}; "
-            "logits are no labels, and real numbers need a callable `loss` in attach"
+            "logits are not labels, and real numbers need a callable `loss` in attach"
         )
 
 

@@ -73,7 +73,7 @@ def _examine(subject: Subject, progress: Path, settings: dict[str, Any]) -> Any:
         # What Python calls the checkpoint is no option here.
         reason = first_line(error).partition(": ")[2].partition(". Delete it")[0]
         raise Mistake(
-            f"--output: {reason}; give another folder, or --fresh to begin anew"
+            f"--output: {reason}; give another folder, or --fresh to start over"
         ) from error
 
 
@@ -83,7 +83,7 @@ def _load(arguments: argparse.Namespace) -> Subject:
 
     if model_text == "digits" and data_text == "digits":
         if arguments.checkpoint is not None or arguments.classes not in (None, 10):
-            raise Mistake("MODEL: digits is as it is; --checkpoint and --classes are for others")
+            raise Mistake("MODEL: digits takes neither --checkpoint nor --classes")
         _say(["training a small vision transformer on some of the digits, for some seconds"])
         digits_vit, data = make_digits_vit(arguments.seed)
         lines = (
@@ -92,7 +92,7 @@ def _load(arguments: argparse.Namespace) -> Subject:
         )
         return Subject(digits_vit.to(device), data, lines)
     if model_text == "digits":
-        raise Mistake("MODEL: digits is a model for --data digits alone")
+        raise Mistake("MODEL: the model digits needs --data digits")
 
     source = find_source(data_text, window=arguments.window)
     asked = Preparation(arguments.image_size, arguments.mean, arguments.std)

@@ -428,7 +428,8 @@ class Monitor:
 def _check_probe(probe: Any) -> None:
     if probe is not None and not isinstance(probe, probes.Probe | probes.Exits):
         raise TypeError(
-            f"`probe`: expected what probes.attach or attach_exits gave, got {type(probe).__name__}"
+            "`probe`: expected what probes.attach or attach_exits returned, got "
+            f"{type(probe).__name__}"
         )
 
 

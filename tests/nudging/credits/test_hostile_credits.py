@@ -124,7 +124,7 @@ def test_hostile_feedback_is_refused(name):
 
 @pytest.mark.parametrize("name", BRIDGE)
 def test_a_hostile_bridge_is_refused(name):
-    with pytest.raises(ValueError, match="`dataset`: holds no whole StateBridge: "):
+    with pytest.raises(ValueError, match="`dataset`: holds no complete StateBridge: "):
         nudging.load_credit(with_digest(BRIDGE[name](bridge())))
 
 

@@ -90,7 +90,7 @@ def test_an_output_folder_of_another_run_is_not_overwritten(refused, stand_in, w
     )
     assert refused(*words) == (
         "--output: 'a/progress.nc' was made with other settings; it differs in n; give another "
-        "folder, or --fresh to begin anew"
+        "folder, or --fresh to start over"
     )
 
 
