@@ -153,7 +153,7 @@ class Tap(TorchFunctionMode):
         scores = args[0] if args else kwargs["input" if "input" in kwargs else "self"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
 
-        # Two axes are no map per sample: a classifier's softmax, say.
+        # Two axes are not a map per sample: a classifier's softmax, say.
         place = self._locate() if scores.dim() > 2 else None
         if place is None:
             return

@@ -48,9 +48,9 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
     """Read a file, as far as it goes.
 
     Raises:
-        ValueError: If it is no such file, or a damaged one.
+        ValueError: If it is not such a file, or is damaged.
     """
-    # A line without an end is torn; a file without a whole line is no record.
+    # A line without an end is torn; a file without a whole line is not a record.
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
         header = RecordHeader(**from_checked_line(lines[0]))

@@ -34,7 +34,7 @@ def prepare(accelerator: Any, probe: Probe | Exits, optimizer: Any) -> None:
         optimizer: What trains the model, prepared or not.
 
     Raises:
-        TypeError: If the probe is none.
+        TypeError: If `probe` is not a probe.
         ValueError: If the accelerator does not leave training to torch (DeepSpeed, Megatron).
     """
     if not isinstance(probe, Probe | Exits):

@@ -142,7 +142,7 @@ class Branches(nn.Module):
 
         for weights in self.chunks():
             has_more_features = self.settings.classes <= self.width
-            w = weights.detach()[..., : self.width]  # a bias is no direction
+            w = weights.detach()[..., : self.width]  # a bias is not a direction
             w = w if has_more_features else w.mT
 
             identity = torch.eye(w.shape[1], dtype=w.dtype, device=w.device)

@@ -51,7 +51,7 @@ def understand_targets(
         may_wait: Whether values on an accelerator may be looked at, which waits for it.
 
     Raises:
-        TypeError: If they are no tensor.
+        TypeError: If they are not a tensor.
         ValueError: If they are of another shape or kind, need a gradient, or are out of range.
     """
     if not isinstance(y, Tensor):

@@ -55,7 +55,7 @@ def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
     """Refuse targets that do not fit the logits.
 
     Raises:
-        TypeError: If they are no tensor.
+        TypeError: If they are not a tensor.
         ValueError: If their shape or values do not fit, or none of them counts.
     """
     if not isinstance(targets, Tensor):

@@ -91,7 +91,7 @@ def check_writable(argument: str, path: Path) -> None:
     """Find out before the work whether a file can be written.
 
     Args:
-        argument: What the user calls it, for the error.
+        argument: The name of the user's argument, for the error.
         path: Where it will be; what is there stays as it is.
 
     Raises:

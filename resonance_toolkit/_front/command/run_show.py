@@ -110,12 +110,12 @@ def _open(path: Path) -> xr.Dataset | xr.DataTree:
     if not path.is_file():
         raise Mistake(f"RESULT: no file {path}")
     if not is_hdf5(path):
-        raise Mistake(f"RESULT: {path} is no result; expected what to_netcdf has written")
+        raise Mistake(f"RESULT: {path} is not a result; expected what to_netcdf has written")
     try:
         with xr.open_datatree(path, engine="h5netcdf") as file:
             tree = file.load()
     except Exception as error:  # whatever a damaged or foreign file makes HDF5 say
-        raise Mistake(f"RESULT: {path} is no result that was saved: {first_line(error)}") from error
+        raise Mistake(f"RESULT: {path} is not a saved result: {first_line(error)}") from error
 
     if tree.children:
         return tree

@@ -100,7 +100,7 @@ class Store:
         try:
             with open_netcdf(path) as contents:
                 if contents.attrs.get("made_by") != _MADE_BY:
-                    raise ValueError("is no checkpoint of `examine`")
+                    raise ValueError("is not a checkpoint of `examine`")
                 checked = check_digest(contents.load())
         except (ValueError, OSError) as error:
             reason = str(error) if str(error).startswith("is ") else f"is damaged: {error}"

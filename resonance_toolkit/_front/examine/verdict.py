@@ -205,7 +205,7 @@ def _describe_loss_beside(response: xr.Dataset, measure: str) -> str:
 
 
 def _count_diverged(response: xr.Dataset) -> str:
-    """Say how many runs of each arm ended in a loss that is no number; "" if none."""
+    """Say how many runs of each arm ended in a loss that is not a number; "" if none."""
     last = response["loss"].isel(step=-1)
     plain, branches = (
         int((~np.isfinite(last.sel(arm=arm).values)).sum()) for arm in ("plain", "branches")

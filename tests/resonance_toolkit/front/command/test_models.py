@@ -112,7 +112,7 @@ def test_a_files_neighbour_called_like_an_instrument_is_the_files_own(run, stand
     [
         ("timm:resnet81", "timm has no 'resnet81'; did you mean resnet18"),
         ("torchvision:resnet81", "torchvision has no 'resnet81'; did you mean resnet18"),
-        ("transformers:no/such-name", "not among what transformers has downloaded"),
+        ("transformers:no/such-name", "nor a model that transformers has downloaded"),
         ("resnet18", "got 'resnet18'; did you mean timm:resnet18 or torchvision:resnet18?"),
         ("tim:resnet18", "did you mean timm:resnet18?"),
         ("nothing", "expected timm:NAME, torchvision:NAME"),
