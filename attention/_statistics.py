@@ -131,10 +131,10 @@ def _object_statistics(
 
 def _object_keys(maps: xr.Dataset, mask: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which keys lie on the object, `(sample, layer, key)`."""
-    missing = {"n_windows", "n_prefix", "grid_height", "grid_width"} - set(maps.coords)
-    if missing:
+    missing_coordinates = {"n_windows", "n_prefix", "grid_height", "grid_width"} - set(maps.coords)
+    if missing_coordinates:
         raise ValueError(
-            f"`maps`: with `mask`, expected {', '.join(sorted(missing))} as capture has"
+            f"`maps`: with `mask`, expected {', '.join(sorted(missing_coordinates))} as capture has"
         )
     if mask.ndim != 3 or len(mask) != maps.sizes["sample"]:
         raise ValueError(

@@ -189,7 +189,8 @@ def _agree_on_batches(
     ends = torch.tensor([len(batches), -len(batches)], device=device)
     dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
 
-    most, fewest = ends[0].item(), -ends[1].item()
+    most = ends[0].item()
+    fewest = -ends[1].item()
     if most != fewest:  # one would wait for the others for ever
         raise ValueError(
             "`data`: expected as many mini-batches in each process, got between "

@@ -133,9 +133,9 @@ def _check_noise(trace: xr.Dataset) -> None:
             f"{', '.join(map(str, trace.data_vars)) or 'no variable'}; record with "
             "Trace(model, noise=True), and several micro-batches (update=False) or processes"
         )
-    missing = [name for name in ("step", "objective", "layer") if name not in trace.dims]
-    if missing:
-        name = missing[0]
+    missing_dims = [name for name in ("step", "objective", "layer") if name not in trace.dims]
+    if missing_dims:
+        name = missing_dims[0]
         raise ValueError(
             f"`trace`: expected dimensions step, objective and layer, got none called {name}; "
             f"choose by a list, which keeps it: trace.isel({name}=[0])"

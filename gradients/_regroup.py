@@ -75,9 +75,9 @@ def regroup(
     for name in (*_SUMS, *_NORMS):
         if name in trace.variables:
             power = 2 if name in _NORMS else 1
-            parts = [_sum(trace[name].sel(layer=chosen) ** power) for chosen in members.values()]
-            joined = xr.concat(parts, dim=label).transpose(*trace[name].dims) ** (1 / power)
-            grouped[name] = joined.astype(trace[name].dtype).assign_attrs(trace[name].attrs)
+            parts = [_sum(trace[name].sel(layer=layers) ** power) for layers in members.values()]
+            group_values = xr.concat(parts, dim=label).transpose(*trace[name].dims) ** (1 / power)
+            grouped[name] = group_values.astype(trace[name].dtype).assign_attrs(trace[name].attrs)
 
     grouped = with_cosines(grouped.set_coords(trace.coords.keys() & grouped.variables.keys()))
 

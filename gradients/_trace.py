@@ -172,8 +172,8 @@ class Trace:
             if self._is_sampled():
                 # The single losses must be scaled as their sum is, whose backward pass begins
                 # with the scale.
-                one = torch.ones_like(total.detach())
-                seed = one if self.scaler is None else self.scaler.scale(one)
+                unit = torch.ones_like(total.detach())
+                seed = unit if self.scaler is None else self.scaler.scale(unit)
                 with explaining_second_pass():
                     self._begin(losses, seed, whole_update=update)
 

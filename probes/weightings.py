@@ -87,7 +87,7 @@ class Asymmetric:  # a class, not a closure: it is pickled with the exits that u
     """What `asymmetric` and `asymmetric_l2` make."""
 
     alpha: float | Schedule
-    between: float
+    weight_between: float
 
     def __post_init__(self) -> None:
         # Tried once, so that an alpha out of range is refused before training.
@@ -99,11 +99,11 @@ class Asymmetric:  # a class, not a closure: it is pickled with the exits that u
             raise ValueError(f"`weights`: asymmetric weights need 2 layers or more, got {layers}")
 
         alpha = self._alpha_at(step)
-        weights_between = [self.between] * (layers - 2)
+        weights_between = [self.weight_between] * (layers - 2)
         return (alpha, *weights_between, 1.0 - alpha)
 
     def __repr__(self) -> str:
-        name = "asymmetric_l2" if self.between else "asymmetric"
+        name = "asymmetric_l2" if self.weight_between else "asymmetric"
         return f"{name}({self.alpha!r})"
 
     def _alpha_at(self, step: int) -> float:

@@ -64,6 +64,8 @@ def _edges_around(middles: NDArray[np.float64]) -> NDArray[np.float64]:
     """Give the edges of cells that meet half-way between their middles."""
     if len(middles) == 1:
         return np.array([middles[0] - 0.5, middles[0] + 0.5])
-    between = (middles[1:] + middles[:-1]) / 2
-    first, last = 2 * middles[0] - between[0], 2 * middles[-1] - between[-1]
-    return np.concatenate([[first], between, [last]])
+
+    inner_edges = (middles[1:] + middles[:-1]) / 2
+    first_edge = 2 * middles[0] - inner_edges[0]
+    last_edge = 2 * middles[-1] - inner_edges[-1]
+    return np.concatenate([[first_edge], inner_edges, [last_edge]])

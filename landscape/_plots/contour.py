@@ -65,9 +65,9 @@ def plot_contour(
     betas = values["beta"].values
     contours = ax.contourf(alphas, betas, z.T, **(defaults | style)) if z.count() else None
 
-    missing = np.argwhere(np.ma.getmaskarray(z))
-    if len(missing):
-        rows, columns = missing.T
+    holes = np.argwhere(np.ma.getmaskarray(z))
+    if len(holes):
+        rows, columns = holes.T
         ax.plot(alphas[rows], betas[columns], "x", color="0.6", ms=3, label="not finite")
 
     _mark_models(surface, ax)

@@ -39,7 +39,7 @@ _LONG_NAMES = {
 }
 
 # Roundings of the loss below which its changes tell nothing.
-_ROUNDINGS_SEEN = 8
+_ROUNDINGS_ALLOWED = 8
 
 
 def critical_sharpness(
@@ -151,8 +151,10 @@ def critical_sharpness(
         )
 
     dims = "objective", "other_objective"
-    last = Problem(next(iter(measurements.values())), params, ())
-    attributes = describe(last, draws_random_numbers=False) | {
+
+    # All losses are measured on the same samples: what holds for one problem holds for each.
+    any_problem = Problem(next(iter(measurements.values())), params, ())
+    attributes = describe(any_problem, draws_random_numbers=False) | {
         "loss": ", ".join(m.objective.loss_name for m in measurements.values()),
         "direction": direction if isinstance(direction, str) else "given",
         "tolerance": tolerance,
@@ -268,4 +270,4 @@ def _is_seen(bracket: Bracket, loss_here: float, params: Params) -> bool:
         return bool(bracket.upper_rate > 0)
 
     rounding = max(torch.finfo(p.dtype).eps for p in params.values()) * abs(loss_here)
-    return bracket.largest_change > _ROUNDINGS_SEEN * rounding
+    return bracket.largest_change > _ROUNDINGS_ALLOWED * rounding

@@ -144,16 +144,16 @@ def _resolution(z: Array) -> dict[str, Statistic]:
 
     for axis in (-2, -1):
         slopes = np.moveaxis(np.diff(z, axis=axis), axis, -1)
-        before = slopes[..., :-1]
-        after = slopes[..., 1:]
+        slopes_before = slopes[..., :-1]
+        slopes_after = slopes[..., 1:]
 
         # Pairs with a value that is not finite do not count.
-        is_finite = np.isfinite(before + after)
-        before = np.where(is_finite, before, 0)
-        after = np.where(is_finite, after, 0)
+        is_finite = np.isfinite(slopes_before + slopes_after)
+        slopes_before = np.where(is_finite, slopes_before, 0)
+        slopes_after = np.where(is_finite, slopes_after, 0)
 
-        products += (before * after).sum((-2, -1))
-        squares += (before**2).sum((-2, -1)), (after**2).sum((-2, -1))
+        products += (slopes_before * slopes_after).sum((-2, -1))
+        squares += (slopes_before**2).sum((-2, -1)), (slopes_after**2).sum((-2, -1))
 
     correlation = products / np.sqrt(squares.prod(0))
     is_under_resolved = np.where(np.isnan(correlation), np.nan, correlation < _RESOLVED)

@@ -112,7 +112,8 @@ class EquilibriumPropagation:
                 shifts = self._prediction_errors(modules, moved_states, free_states)
             else:
                 shifts = [
-                    moved - free for moved, free in zip(moved_states, free_states, strict=True)
+                    moved_state - free_state
+                    for moved_state, free_state in zip(moved_states, free_states, strict=True)
                 ]
         return {
             block: -shift / self.beta for block, shift in zip(state.blocks, shifts, strict=True)

@@ -131,7 +131,7 @@ def audit(
 
     # NaN is what was not measured, and so has not passed.
     hidden_norms = np.median(values["norms"]["hidden"], -1)
-    measured = {
+    values_by_check = {
         "scale": _largest_growth(hidden_norms),
         "reference": float(np.median(values["norms"]["gradient"][-1])) / n_samples,
         "stability": np.nan if shortage else _agreement_in_the_middle(values["gradients"]),
@@ -140,14 +140,17 @@ def audit(
 
     reasons_for_nan = _explain_nan(len(hidden_norms), shortage)
     reasons = {
-        name: reasons_for_nan[name] if np.isnan(value) else "" for name, value in measured.items()
+        name: reasons_for_nan[name] if np.isnan(value) else ""
+        for name, value in values_by_check.items()
     }
-    verdicts = {name: _judge(name, value, thresholds[name]) for name, value in measured.items()}
+    verdicts = {
+        name: _judge(name, value, thresholds[name]) for name, value in values_by_check.items()
+    }
 
     limits = [float(threshold) for threshold in thresholds.values()]
     return make_dataset(
         {
-            "value": ("check", list(measured.values()), "what was measured"),
+            "value": ("check", list(values_by_check.values()), "what was measured"),
             "threshold": ("check", limits, "where the check fires"),
             "verdict": ("check", list(verdicts.values()), "passed, fired or not measured"),
             "reason": ("check", list(reasons.values()), "why it was not measured"),
@@ -213,7 +216,7 @@ def _judge(name: str, value: float, threshold: float) -> str:
 
 def _summarise(verdicts: dict[str, str], reasons: dict[str, str]) -> str:
     fired = [name for name, verdict in verdicts.items() if verdict == "fired"]
-    missing = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
+    missing_checks = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
 
     summary = f"accuracy and alignment need a caveat: {', '.join(fired)}" if fired else "none fired"
-    return f"{summary}; not measured: {', '.join(missing)}" if missing else summary
+    return f"{summary}; not measured: {', '.join(missing_checks)}" if missing_checks else summary

@@ -40,10 +40,10 @@ def plot_audit(
     Raises:
         ValueError: If `audit` is something else.
     """
-    missing = [name for name in _NEEDED if name not in audit or audit[name].dims != ("check",)]
-    if missing:
+    names = [name for name in _NEEDED if name not in audit or audit[name].dims != ("check",)]
+    if names:
         raise ValueError(
-            f"`audit`: expected a result of nudging.audit, got none with {', '.join(missing)}"
+            f"`audit`: expected a result of nudging.audit, got none with {', '.join(names)}"
         )
 
     checks = [str(name) for name in audit["check"].values]
@@ -58,7 +58,8 @@ def plot_audit(
     labels = []
     for row, name in enumerate(checks):
         check = audit.sel(check=name)
-        value, threshold = float(check["value"]), float(check["threshold"])
+        value = float(check["value"])
+        threshold = float(check["threshold"])
         verdict = str(check["verdict"].values)
         side = _fires_above(value, threshold, verdict)
 

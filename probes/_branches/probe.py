@@ -227,7 +227,7 @@ class Probe(Listener):
             RuntimeError: If the latest pass left nothing to measure.
             ValueError: If `y` does not fit, or there is neither `y` nor a loss of the pass.
         """
-        features = self._layer_features(used=True)
+        features = self._layer_features(may_be_used=True)
         if y is not None:
             targets = self._understand_targets(features, y, shift)
         elif self._capture.targets is not None:
@@ -368,9 +368,9 @@ class Probe(Listener):
         set_weights(branches, solve_fits(fits, batches))
         self._watch = None  # a fit moves them as an optimizer would
 
-        measured = self._evaluate_batches(model, test_batches)
+        evaluation = self._evaluate_batches(model, test_batches)
         attributes = {
-            **measured.attrs,
+            **evaluation.attrs,
             "made_by": "probes.Probe.fit",
             "method": method,
             "penalty": float(penalty),
@@ -378,7 +378,7 @@ class Probe(Listener):
             "n_fitted": sum(count_samples(y) for _, y in batches),
             "measured_on": "fitted data" if test is None else "test",
         }
-        return as_accuracies(measured, level).assign_attrs(attributes)
+        return as_accuracies(evaluation, level).assign_attrs(attributes)
 
     @never_compiled
     def compression_error(
@@ -460,9 +460,11 @@ class Probe(Listener):
             heading = f"{heading}\nlayers found: {self.reason}"
         return f"{heading}\n{table_of_points(settings, self._by_layer(), self.pools)}"
 
-    def _layer_features(self, *, used: bool = False) -> dict[str, LayerFeatures]:
+    def _layer_features(self, *, may_be_used: bool = False) -> dict[str, LayerFeatures]:
         """What the latest pass has left, or a refusal; `used`: also after its loss."""
-        calls = ready_features(self._capture, self.layers, self.calls, used=used, depth=1)
+        calls = ready_features(
+            self._capture, self.layers, self.calls, may_be_used=may_be_used, depth=1
+        )
         return {
             name: LayerFeatures(
                 name,

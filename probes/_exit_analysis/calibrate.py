@@ -89,7 +89,7 @@ def calibrate_exits(
     allowed = np.append(check_thresholds("candidates", grid), _NOBODY_LEAVES)
     descending_taus = np.unique(allowed)[::-1]
 
-    tokens = _CalibrationTokens.of(record)
+    tokens = _CalibrationTokens.from_record(record)
     bound = rate_bound(tokens.clusters.counts, delta)
     measures = [str(measure) for measure in record["measure"].values]
     sets_of_exits = list(exit_sets(record).values())
@@ -146,10 +146,10 @@ class _CalibrationTokens:
     clusters: Clusters
 
     @classmethod
-    def of(cls, record: xr.Dataset) -> "_CalibrationTokens":
+    def from_record(cls, record: xr.Dataset) -> "_CalibrationTokens":
         loss = record["cross_entropy"].values
         prediction = record["prediction"].values
-        return cls(loss, prediction, Clusters.of(record))
+        return cls(loss, prediction, Clusters.from_record(record))
 
     @property
     def is_one_per_sample(self) -> bool:

@@ -59,7 +59,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
     check_record(record)
     bins = check_whole("bins", bins)
 
-    clusters = Clusters.of(record)
+    clusters = Clusters.from_record(record)
     events = _event_indicators(record)
     confidence = record["confidence"].values
     n_measures, n_layers, _ = confidence.shape
@@ -74,7 +74,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
         if np.isnan(confidence[m, layer]).any():
             continue
 
-        binned = _BinnedTokens.of(confidence[m, layer], bins)
+        binned = _BinnedTokens.from_confidence(confidence[m, layer], bins)
         results["share"][m, layer] = binned.share
         results["mean_confidence"][m, layer] = binned.mean(binned.confidence)
 
@@ -128,7 +128,7 @@ class _BinnedTokens:
     counts: np.ndarray  # (bin,)
 
     @classmethod
-    def of(cls, confidence: np.ndarray, bins: int) -> "_BinnedTokens":
+    def from_confidence(cls, confidence: np.ndarray, bins: int) -> "_BinnedTokens":
         # Here, since `import probes` should not wait for all of scipy.stats.
         from scipy.stats import rankdata
 

@@ -140,7 +140,7 @@ class _RoutedTokens:
         self.is_correct = is_correct.values.astype(float)
         self.agrees = agrees.values
         self.depth = record["depth"].values
-        self.clusters = Clusters.of(record)
+        self.clusters = Clusters.from_record(record)
 
         self.fixed_losses = np.array([self.clusters.mean(row)[0] for row in self.loss])
         self.fixed_accuracies = self.is_correct.mean(1)

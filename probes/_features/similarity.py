@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,11 +14,12 @@ from torch.utils.data import DataLoader
 
 from probes._features.alignment import (
     FEWEST_SAMPLES,
-    alignment,
-    centred_products,
-    dependences,
+    Array,
+    centre_sample_products,
     half_width,
     jackknife_error,
+    kernel_alignment,
+    unbiased_dependences,
 )
 from probes._features.read_features import reading_features
 from probes._model.check_model import check_model
@@ -114,8 +116,7 @@ def similarity(
 
     to_other = partial(tree_map_only, Tensor, lambda tensor: tensor.to(device_of(other_model)))
 
-    crossed, own_first, own_second = [], [], []
-    n_samples: list[int] = []
+    moments = _Moments()
     with ExitStack() as stack:
         source: Iterator[Any]
         n_batches: int | None = None
@@ -127,9 +128,10 @@ def similarity(
             batches = take(
                 data, samples, seed, model=model, batch_size=batch_size, needs_targets=False
             )
-            source, n_batches = (inputs for inputs, _ in batches), len(batches)
+            source = (inputs for inputs, _ in batches)
+            n_batches = len(batches)
 
-        sample, counted = _large_enough(source)
+        sample, large_batches = _leave_out_small(source)
         reading: dict[str, Any] = {"pool": pool, "calls": calls}
         read = stack.enter_context(reading_features(model, modules, sample=sample, **reading))
         try:
@@ -140,33 +142,16 @@ def similarity(
         except ValueError as error:
             raise ValueError(f"`other`: cannot be read beside `model`: {error}") from error
 
-        for inputs in track(counted, "similarity", unit="batch", total=n_batches):
-            n = count_samples(inputs)
-            n_samples.append(n)
+        for inputs in track(large_batches, "similarity", unit="batch", total=n_batches):
             features = read(inputs)
             other_features = read_other(to_other(inputs))
+            moments.add(inputs, features, other_features)
 
-            first = centred_products(list(features.values()))
-            second = centred_products(list(other_features.values())).to(first)
-
-            # An accelerator hands them over together, and is waited for once a batch.
-            pairs_of_sides = (first, second), (first, first), (second, second)
-            on_host = to_host([dependences(one, two, n) for one, two in pairs_of_sides])
-            between, within_first, within_second = (part.double().numpy() for part in on_host)
-            crossed.append(between)
-            own_first.append(np.diag(within_first))
-            own_second.append(np.diag(within_second))
-            if not np.isfinite([within_first.sum(), within_second.sum()]).all():
-                check_no_nan([(inputs, None)])
-                raise ValueError(
-                    "`layers`: expected features that are finite numbers, got NaN or infinity in "
-                    f"batch {len(n_samples) - 1}"
-                )
-
+    n_samples = moments.n_samples
     weights = np.array(n_samples) / sum(n_samples)
-    moments = np.array(crossed), np.array(own_first), np.array(own_second), weights
-    cka = alignment(*moments)
-    margin = half_width(len(weights), level) * jackknife_error(*moments)
+    arrays = np.array(moments.crossed), np.array(moments.first), np.array(moments.second), weights
+    cka = kernel_alignment(*arrays)
+    margin = half_width(len(weights), level) * jackknife_error(*arrays)
 
     names = {
         "cka": (cka, "debiased linear CKA"),
@@ -198,7 +183,52 @@ def similarity(
     )
 
 
-def _large_enough(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
+@dataclass
+class _Moments:
+    """Dependences of features, batch by batch.
+
+    Attributes:
+        crossed: Of each layer of one side on each of the other, `(layer, other_layer)`.
+        first, second: Of each layer of a side on itself, `(layer,)`.
+        n_samples: In each batch.
+    """
+
+    crossed: list[Array] = field(default_factory=list)
+    first: list[Array] = field(default_factory=list)
+    second: list[Array] = field(default_factory=list)
+    n_samples: list[int] = field(default_factory=list)
+
+    def add(
+        self, inputs: Any, features: dict[str, Tensor], other_features: dict[str, Tensor]
+    ) -> None:
+        """Take in the features of a batch.
+
+        Raises:
+            ValueError: If some are no finite numbers.
+        """
+        n = count_samples(inputs)
+        first = centre_sample_products(list(features.values()))
+        second = centre_sample_products(list(other_features.values())).to(first)
+
+        # An accelerator hands them over together, and is waited for once a batch.
+        pairs_of_sides = (first, second), (first, first), (second, second)
+        on_host = to_host([unbiased_dependences(a, b, n) for a, b in pairs_of_sides])
+        crossed, within_first, within_second = (part.double().numpy() for part in on_host)
+
+        if not np.isfinite([within_first.sum(), within_second.sum()]).all():
+            check_no_nan([(inputs, None)])
+            raise ValueError(
+                "`layers`: expected features that are finite numbers, got NaN or infinity in "
+                f"batch {len(self.n_samples)}"
+            )
+
+        self.crossed.append(crossed)
+        self.first.append(np.diag(within_first))
+        self.second.append(np.diag(within_second))
+        self.n_samples.append(n)
+
+
+def _leave_out_small(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     """The first batch with samples enough for the estimator, and all of them, itself included.
 
     Raises:
@@ -208,8 +238,8 @@ def _large_enough(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     for inputs in source:
         sizes.append(count_samples(inputs))
         if sizes[-1] >= FEWEST_SAMPLES:
-            others = (batch for batch in source if count_samples(batch) >= FEWEST_SAMPLES)
-            return inputs, chain([inputs], others)
+            later_batches = (batch for batch in source if count_samples(batch) >= FEWEST_SAMPLES)
+            return inputs, chain([inputs], later_batches)
 
     raise ValueError(
         f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got batches of at most "

@@ -91,11 +91,11 @@ def plot_reliability(
 
 
 def _select_curves(reliability: xr.Dataset, measure: str, event: str) -> xr.Dataset:
-    missing = [name for name in _VARIABLES if name not in reliability]
-    if missing:
+    missing_names = [name for name in _VARIABLES if name not in reliability]
+    if missing_names:
         raise ValueError(
             "`reliability`: expected a Dataset made by probes.exit_reliability, got none with "
-            f"{', '.join(missing)}"
+            f"{', '.join(missing_names)}"
         )
     check_choice("measure", measure, [str(name) for name in reliability["measure"].values])
     check_choice("event", event, [str(name) for name in reliability["event"].values])

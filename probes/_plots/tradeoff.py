@@ -146,11 +146,11 @@ def _sort_by_x(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _select_curves(
     routes: xr.Dataset, measure: str, exit: str | None, compute: str, hue: str | None
 ) -> xr.Dataset:
-    missing = [name for name in (*_VARIABLES, compute) if name not in routes]
-    if missing or compute not in _FIXED_COMPUTE:
+    missing_names = [name for name in (*_VARIABLES, compute) if name not in routes]
+    if missing_names or compute not in _FIXED_COMPUTE:
         raise ValueError(
             "`routes`: expected a Dataset made by probes.route_exits, and `compute` as one of its "
-            f"two kinds, got {compute!r} and no {', '.join(missing) or 'such kind'}"
+            f"two kinds, got {compute!r} and no {', '.join(missing_names) or 'such kind'}"
         )
 
     # What tells curves apart by colour is not selected; nor is what the caller has selected.

@@ -102,7 +102,7 @@ def select(
     if pattern_list == ["**"] and all_names:
         return all_names
 
-    chosen: set[str] = set()
+    names_that_match: set[str] = set()
     for pattern in pattern_list:
         matches = {
             name
@@ -112,9 +112,9 @@ def select(
         }
         if not matches:
             raise ValueError(_unknown_name(pattern, all_names, argument))
-        chosen |= matches
+        names_that_match |= matches
 
-    return [name for name in all_names if name in chosen]
+    return [name for name in all_names if name in names_that_match]
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -113,7 +113,7 @@ def take(
 
     if model is not None:
         pieces = _put_beside(model, pieces)
-    return [batch for piece in pieces for batch in _cut(piece, batch_size)]
+    return [batch for piece in pieces for batch in _cut_piece(piece, batch_size)]
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def streaming_inputs(
             inputs
             for piece in draw_batches(loader, request)
             for moved_piece in _put_beside(model, [piece])
-            for inputs, _ in _cut(moved_piece, batch_size)
+            for inputs, _ in _cut_piece(moved_piece, batch_size)
         )
 
 
@@ -172,22 +172,22 @@ def _join_alike(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
 
     _check_structure(pieces)
 
-    groups = (list(group) for _, group in groupby(pieces, key=_shapes))
-    joined = [_concatenate(group) for group in groups]
+    groups = (list(group) for _, group in groupby(pieces, key=_shapes_of_samples))
+    larger_pieces = [_concatenate_pieces(group) for group in groups]
     if samples is None:
-        return joined
+        return larger_pieces
 
     # The last batch of a source may hold more than are wanted.
-    kept: list[Batch] = []
+    wanted_pieces: list[Batch] = []
     n_missing = samples
-    for piece in joined:
+    for piece in larger_pieces:
         if n_missing > 0:
-            kept.append(_slice(piece, 0, n_missing))
+            wanted_pieces.append(_slice_piece(piece, 0, n_missing))
             n_missing -= count_samples(piece)
-    return kept
+    return wanted_pieces
 
 
-def _shapes(piece: Batch) -> list[tuple[Any, ...]]:
+def _shapes_of_samples(piece: Batch) -> list[tuple[Any, ...]]:
     return [(tensor.shape[1:], tensor.dtype) for tensor in tensors_in(piece)]
 
 
@@ -200,7 +200,7 @@ def _check_structure(pieces: list[Batch]) -> None:
         )
 
 
-def _concatenate(group: list[Batch]) -> Batch:
+def _concatenate_pieces(group: list[Batch]) -> Batch:
     if len(group) == 1:
         return group[0]
     inputs, targets = tree_map(_concatenate_leaves, *group)
@@ -211,14 +211,14 @@ def _concatenate_leaves(*leaves: Any) -> Any:
     return torch.cat(leaves) if isinstance(leaves[0], Tensor) and leaves[0].dim() else leaves[0]
 
 
-def _cut(piece: Batch, batch_size: int | None) -> Iterator[Batch]:
+def _cut_piece(piece: Batch, batch_size: int | None) -> Iterator[Batch]:
     n_samples = count_samples(piece)
     step = batch_size or n_samples
     for start in range(0, n_samples, step):
-        yield _slice(piece, start, start + step)
+        yield _slice_piece(piece, start, start + step)
 
 
-def _slice(piece: Batch, start: int, stop: int | None) -> Batch:
+def _slice_piece(piece: Batch, start: int, stop: int | None) -> Batch:
     return _map_tensors(lambda tensor: tensor[start:stop] if tensor.dim() else tensor, piece)
 
 

@@ -272,13 +272,13 @@ class Monitor:
             # others, in a layer that did not run, say: it is trained on all the same.
             if not self._record.has_rows("gradients"):
                 raise
-            self._tell("gradients", step, error)
+            self._report_failure("gradients", step, error)
             self._backward_unread(losses)
             if update:
                 self._trace.advance()
 
         if update:
-            self._look(step)
+            self._measure_what_is_due(step)
 
     def join(self, *losses: Tensor) -> Tensor:
         """Return the sum of the losses, for a framework that calls `backward` itself.
@@ -299,7 +299,7 @@ class Monitor:
         """Measure if this step is sampled; call it after the last backward pass of an update."""
         step = self.step
         self._trace.advance()
-        self._look(step)
+        self._measure_what_is_due(step)
 
     def tree(self) -> xr.DataTree:
         """Return what was measured so far.
@@ -363,7 +363,7 @@ class Monitor:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _look(self, step: int) -> None:
+    def _measure_what_is_due(self, step: int) -> None:
         """Measure, keep and log whatever is due at a step."""
         values: dict[str, float] = {}
         for instrument in list(self._instruments):
@@ -371,7 +371,7 @@ class Monitor:
                 continue
             row = self._measure(instrument, step)
             if row is not None:
-                self._write(self._record.add(instrument.part, step, row))
+                self._write_lines(self._record.add(instrument.part, step, row))
                 values |= to_scalars(instrument.part, row)
 
         if values:
@@ -383,9 +383,9 @@ class Monitor:
             return instrument.measure()
         except NotApplicableError as error:
             self._instruments.remove(instrument)
-            self._write(self._record.add_reason(instrument.part, str(error)))
+            self._write_lines(self._record.add_reason(instrument.part, str(error)))
         except Exception as error:  # whatever a measurement says, the training goes on
-            self._tell(instrument.part, step, error)
+            self._report_failure(instrument.part, step, error)
         return None
 
     def _backward_unread(self, losses: Sequence[Tensor]) -> None:
@@ -398,9 +398,9 @@ class Monitor:
         try:
             self._log(values, step)
         except Exception as error:  # a server that is away is no reason to stop a training
-            self._tell("log", step, error)
+            self._report_failure("log", step, error)
 
-    def _write(self, lines: Sequence[str]) -> None:
+    def _write_lines(self, lines: Sequence[str]) -> None:
         if self._file is None or not lines:
             return
         try:
@@ -411,9 +411,9 @@ class Monitor:
             self._is_file_behind = False
         except OSError as error:
             self._is_file_behind = True
-            self._tell("path", self.step, error)
+            self._report_failure("path", self.step, error)
 
-    def _tell(self, part: str, step: int, error: Exception) -> None:
+    def _report_failure(self, part: str, step: int, error: Exception) -> None:
         """Warn of a failure, and keep it: the first of each part."""
         if part in self._record.reasons:
             return
@@ -421,7 +421,7 @@ class Monitor:
         reason = f"step {step}: {type(error).__name__}: {first_line}"
         lines = self._record.add_reason(part, reason)
         if part != "path":
-            self._write(lines)
+            self._write_lines(lines)
         warn_user(f"Monitor: {_FAILURES.get(part, f'{part} could not be measured')} at {reason}")
 
 

@@ -64,7 +64,7 @@ def page(tree: Page, path: str | os.PathLike[str], *, title: str | None = None) 
     target = Path(path)
     check_writable("path", target)
 
-    text = _render(_make_report(tree, title))
+    text = _render_report(_make_report(tree, title))
     write_atomically({target: lambda file: file.write_text(text, encoding="utf-8")})
     return target
 
@@ -107,9 +107,9 @@ def _report_several(
     if examined and len(examined) == len(nodes):
         return report_runs(examined, title)
     if examined:
-        others = ", ".join(name for name in nodes if name not in examined)
+        other_names = ", ".join(name for name in nodes if name not in examined)
         raise ValueError(
-            f"`tree`: expected runs of resonance.examine alone, or none; got others: {others}"
+            f"`tree`: expected runs of resonance.examine alone, or none; got others: {other_names}"
         )
 
     results = _results_in(nodes)
@@ -119,7 +119,8 @@ def _report_several(
             **results,
         }
     _check_not_empty(results)
-    return report_results(results, title, whole={} if root is None else root.attrs)
+    tree_attributes = {} if root is None else root.attrs
+    return report_results(results, title, tree_attributes=tree_attributes)
 
 
 def _results_in(nodes: Mapping[str, Any]) -> dict[str, xr.Dataset]:
@@ -141,13 +142,13 @@ def _check_not_empty(results: Mapping[str, xr.Dataset]) -> None:
         raise ValueError("`tree`: expected at least one variable, got an empty result")
 
 
-def _render(report: Report) -> str:
+def _render_report(report: Report) -> str:
     script = render_page(_TEMPLATES / "scripts.js")
     return render_page(
         _TEMPLATES / "page.html",
         report=report,
         script=Markup(script),  # our own, with nothing of the user's in it
-        script_digest=_digest(script),
+        script_digest=_digest_of_script(script),
         write_number=write_number,
         write_seconds=write_seconds,
         mark_code=_mark_code,
@@ -165,6 +166,6 @@ def _mark_code(text: str) -> Markup:
     )
 
 
-def _digest(script: str) -> str:
+def _digest_of_script(script: str) -> str:
     """Return by what a browser knows the one script that may run in the page."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
