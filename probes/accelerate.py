@@ -25,13 +25,14 @@ def prepare(accelerator: Any, probe: Probe | Exits, optimizer: Any) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    With a trace, `gradients.accelerate.backward(accelerator, trace, main, probe.loss(y))` stands
-    where `accelerator.backward` stood.
+    With a trace, call `gradients.accelerate.backward(accelerator, trace, main, probe.loss(y))`
+    instead of `accelerator.backward`.
 
     Args:
         accelerator: An `accelerate.Accelerator`.
-        probe: Attached to the model that is trained, before or after that was prepared.
-        optimizer: What trains the model, prepared or not.
+        probe: A probe attached to the model that is trained, before or after the model was
+            prepared.
+        optimizer: The optimizer of the model, prepared or not.
 
     Raises:
         TypeError: If `probe` is not a probe.
