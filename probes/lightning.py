@@ -31,7 +31,7 @@ class ProbeCallback(Callback):
                 main = cross_entropy(self.model(x), y)
                 return self.join(main, self.auxiliary(y))
 
-            def validation_step(self, batch, index): ...  # as usual: branches do not run in eval mode
+            def validation_step(self, batch, index): ...  # branches do not run here
             def configure_optimizers(self): ...  # as usual: the branches are added
 
         probe = probes.attach(model, "blocks.*")
