@@ -40,7 +40,7 @@ class _Candidate:
 
 
 class Tap(TorchFunctionMode):
-    """Hands every attention call of some modules to `receive`; the model computes as ever.
+    """Hands every attention call of some modules to `receive`; the model computes as usual.
 
     A call is one of `scaled_dot_product_attention`, or a softmax over the last axis (or the
     exponential of its logarithm) whose result goes on into a product of matrices.

@@ -3,7 +3,7 @@
 The file has one JSON object per line: first what all rows share (`RecordHeader`), then one recorded
 update each, with all digits, and each with a checksum of its own (`crc32`). A line is handed to the
 operating system as soon as its update is recorded. The last line may be torn, if the process was
-killed amid writing it: it is left out.
+killed while writing it: it is left out.
 """
 
 from collections.abc import Sequence

@@ -71,7 +71,7 @@ class Branches(nn.Module):
     """The branches of one attachment point: static ones first, active ones last.
 
     Method `"exact"` keeps the static weights, `static (branch, class, width)`; `"compressed"` keeps
-    their second moment `gram (width, width)` instead and draws them anew where they are needed.
+    their second moment `gram (width, width)` instead and draws them again when they are needed.
     Both keep `summed (class, width)`, the static weights' sum.
 
     Branches that only listen have a bias, 0 at first: their weights have a last column for it, and

@@ -20,7 +20,7 @@ UNCHECKED_COMPILED_CODE = (
 
 
 class PassState(Enum):
-    """A state of the latest pass; its value is what somebody who asks for features is told."""
+    """A state of the latest pass; its value is the message of the error that is raised then."""
 
     DETACHED = (
         "expected an attached model, but this is detached (by detach(), by the end of its "

@@ -203,7 +203,7 @@ def _write_results(tree: Any, folder: Path, progress: Path) -> int:
 
     if "interrupted" in statuses.values():
         _print_to_stderr(
-            ["stopped by Ctrl-C; what is finished is saved, and the same command goes on"]
+            ["stopped by Ctrl-C; finished parts are saved, and the same command continues"]
         )
         return 130
     progress.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What is finished, in memory and, with a path, on disk: a run goes on from there after a kill.
+"""What is finished, in memory and, with a path, on disk: a run continues from there after a kill.
 
 The file is one Dataset of ours. Each finished piece is a netCDF file of its own inside it, as
 bytes; facts (the plan, what each part came to) are JSON. A digest covers all of it.

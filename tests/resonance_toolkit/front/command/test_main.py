@@ -67,7 +67,7 @@ def test_a_run_that_was_stopped_goes_on_unless_it_is_to_begin_anew(run, stand_in
 
     code, out, err = run(*words)
     assert code == 130
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
     assert "result: " in out
     assert stand_in.settings["checkpoint"].samefile(progress)
     assert progress.read_text(encoding="utf-8") == "the model part"

@@ -68,7 +68,7 @@ def test_what_cannot_be_shown_gives_a_sentence(refused, surface, tmp_path):
     result = tmp_path / "surface.nc"
     assert refused("show", "none.nc") == "RESULT: no file none.nc"
     assert "expected .html" in refused("show", result, "--output", "a.doc")
-    assert "several results go on a page" in refused("show", result, result, "--output", "a.png")
+    assert "several results need a page" in refused("show", result, result, "--output", "a.png")
     assert "cannot write" in refused("show", result, "--output", "none/a.html")
 
     (tmp_path / "torn.nc").write_bytes(result.read_bytes()[:300])
