@@ -23,8 +23,8 @@ _SUFFIX = ".partial"
 # Seconds after which a temporary file has no writer any more: none takes a day for one file.
 _ORPHANED_AFTER = 24 * 3600.0
 
-# Seconds to wait for another writer. It takes milliseconds, unless it was stopped while writing; then
-# it must not hold up everybody else.
+# Seconds to wait for another writer. It takes milliseconds, unless it was stopped while writing;
+# then it must not hold up everybody else.
 _PATIENCE = 10.0
 
 
