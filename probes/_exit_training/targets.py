@@ -95,8 +95,8 @@ def _check_distributions(targets: Tensor) -> None:
 
     numbers = "NaN" if low != low else f"{low:.4g} to {high:.4g}, with sums off by {error:.2g}"
     raise ValueError(
-        f"`targets`: expected soft labels whose rows sum to one, got {numbers}; logits are no "
-        "labels"
+        f"`targets`: expected soft labels whose rows sum to one, got {numbers}; logits are "
+        "not labels"
     )
 
 
