@@ -239,4 +239,4 @@ def test_a_text_for_a_model_that_does_not_write_is_refused(refused, tmp_path):
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     (tmp_path / "a.txt").write_text("to be or not " * 30, encoding="utf-8")
     told = refused("examine", tmp_path / "bert", "--data", tmp_path / "a.txt")
-    assert "BertForSequenceClassification is none" in told
+    assert "BertForSequenceClassification is not one" in told

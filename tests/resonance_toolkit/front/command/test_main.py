@@ -174,5 +174,5 @@ def test_help_has_examples_and_loads_nothing_that_it_does_not_need():
     command = [sys.executable, "-c", code, "examine", "--help"]
     process = subprocess.run(command, capture_output=True, text=True)
     assert "python -m resonance examine digits" in process.stdout
-    assert "The code of the file is run" in " ".join(process.stdout.split())
+    assert "the code of the file is run" in " ".join(process.stdout.split())
     assert process.stderr.split() == []
