@@ -51,7 +51,7 @@ class Bracket:
         self.n_evaluations += 1
         self.largest_change = max(self.largest_change, abs(change))
 
-        # A loss that is no number is no lower than before.
+        # A loss that is not a number is no lower than before.
         if change < 0:
             self.lower = step
             self.lower_rate = change / step

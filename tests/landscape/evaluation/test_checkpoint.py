@@ -121,7 +121,7 @@ def test_other_work_in_the_same_file_is_left_alone(tmp_path):
     path = tmp_path / "plane.nc"
     first, other = make_checkpoint(path), make_checkpoint(path, settings={"seed": 1})
     finish(other, 0)
-    with pytest.warns(UserWarning, match="differs in seed.*are not kept from here on"):
+    with pytest.warns(UserWarning, match="differs in seed.*From here on, .* are not saved"):
         finish(first, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
