@@ -35,6 +35,9 @@ from resonance_toolkit import (
 Basis = Literal["device", "host"]
 EigenvalueEnds = Literal["both", "largest"]
 
+# Error of products, relative to the norm of the matrix, from which a user should be told.
+_LARGE_ERROR = 0.05
+
 _LONG_NAMES = {
     "largest": "largest eigenvalues",
     "largest_residual": "residual norms of the largest eigenvalues",
@@ -107,8 +110,10 @@ def curvature(
         density_runs: Start vectors of the density; 0 leaves it out (NaN).
         density_steps: Lanczos steps from each.
         product: `"exact"` differentiates twice. `"finite difference"` takes two gradients for each
-            product, for kernels and compiled code without second derivatives; products are then
-            known to the relative error in the attributes, and cost two gradients each.
+            product, for kernels and compiled code without second derivatives. The attribute
+            `product_error` says what products are known to, relative to the norm of the matrix,
+            and residuals are those of products with another step. A gradient that jumps, as
+            behind a ReLU, makes errors large in single precision.
         memory: Bytes that retained graphs and the vectors of the basis may take. Beyond it, graphs
             are made anew for each product, and the basis is restarted at `2 k + 10` vectors.
         basis: `"host"` keeps the vectors of the basis in main memory, and the arithmetic on them
@@ -191,9 +196,17 @@ def curvature(
         spectrum = measure_spectrum(matrix_product, list(blocks.values()), templates, effort)
 
     if not np.isfinite(spectrum.columns["largest"][:, 0]).all():
+        cause = "`matrix`" if is_operator(matrix) else "`data` or weights"
         warnings.warn(
-            "the curvature is not finite at the weights, so that all of it is NaN: `data` or "
-            "weights may hold NaN or infinity",
+            "the curvature is not finite at the weights, so that all of it is NaN: "
+            f"{cause} may hold NaN or infinity",
+            stacklevel=2,
+        )
+    elif matrix_product.error > _LARGE_ERROR:
+        warnings.warn(
+            f"finite differences know products only to {matrix_product.error:.2g} of the norm of "
+            "the matrix: kinks (such as ReLU's) or rounding are larger than the curvature; take "
+            "product='exact', or model.double()",
             stacklevel=2,
         )
 
