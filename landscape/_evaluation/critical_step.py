@@ -78,11 +78,15 @@ class Bracket:
 
         # A loss that is no number is no lower than before.
         if change < 0:
-            self.outer, self.outer_rate = self.lower, self.lower_rate
-            self.lower, self.lower_rate = step, change / step
+            self.outer = self.lower
+            self.outer_rate = self.lower_rate
+            self.lower = step
+            self.lower_rate = change / step
         else:
-            self.outer, self.outer_rate = self.upper, self.upper_rate
-            self.upper, self.upper_rate = step, change / step
+            self.outer = self.upper
+            self.outer_rate = self.upper_rate
+            self.upper = step
+            self.upper_rate = change / step
 
 
 def find_critical_step(
@@ -120,7 +124,7 @@ def find_critical_step(
 
 
 def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
-    """Where to look next: beside the root of the secant, on the side that is not yet closed in."""
+    """Choose the step to try next: near the root of the secant, on the side that is still open."""
     if not math.isfinite(bracket.upper):
         # The secant from 0, which knows the slope there.
         growth = slope / (slope - bracket.lower_rate) if bracket.lower_rate > slope else math.inf
@@ -132,14 +136,15 @@ def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
 
     root = bracket.step
     if not math.isfinite(root):
-        return _middle(bracket)
+        return _bisect(bracket)
 
     # Beside a loss that cannot fall below 0 the root seems nearer than it is: halves are surer.
     if bracket.is_slow and bracket.upper > _WIDE * bracket.lower:
-        return _middle(bracket)
+        return _bisect(bracket)
 
     # The root is well known once both of its neighbours have been tried.
-    above, below = (1 + tolerance / 3) * root, (1 - tolerance / 3) * root
+    above = (1 + tolerance / 3) * root
+    below = (1 - tolerance / 3) * root
     if below > bracket.lower and above >= bracket.upper:
         return below
     if above < bracket.upper and below <= bracket.lower:
@@ -149,8 +154,8 @@ def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
     return above if root - bracket.lower < bracket.upper - root else below
 
 
-def _middle(bracket: Bracket) -> float:
-    # Of orders of magnitude, since the first guess may be wrong by several.
+def _bisect(bracket: Bracket) -> float:
+    # The geometric mean: the first guess may be wrong by orders of magnitude.
     if bracket.lower > 0:
         return math.sqrt(bracket.lower * bracket.upper)
     return bracket.upper / _LARGEST_GROWTH
