@@ -71,87 +71,82 @@ def curvature(
 ) -> xr.Dataset:
     """Measure the curvature of the loss at the weights: eigenvalues, trace, spectral density.
 
-        The method is Lanczos with full reorthogonalisation and thick restarts. It needs only products
-        of the matrix with vectors, computed in eval mode with the attention kernel that can be
-        differentiated twice. Parameters that the loss does not reach count as directions without
-        curvature. If `L` is the mean loss, `f` the outputs and `w` the parameters, the Hessian is
-        `d^2 L / dw^2`, and the Gauss-Newton matrix is `J' (d^2 L / df^2) J` with `J = df / dw`.
+    The method is Lanczos with full reorthogonalisation and thick restarts. It needs only products
+    of the matrix with vectors, computed in eval mode with the attention kernel that can be
+    differentiated twice. Parameters that the loss does not reach count as directions without
+    curvature. If `L` is the mean loss, `f` the outputs and `w` the parameters, the Hessian is
+    `d^2 L / dw^2`, and the Gauss-Newton matrix is `J' (d^2 L / df^2) J` with `J = df / dw`.
 
-        With a model in `DistributedDataParallel`, each process passes data of its own, and all
-        processes get the curvature of the mean loss over all data.
+    With a model in `DistributedDataParallel`, each process passes data of its own, and all
+    processes get the curvature of the mean loss over all data.
 
-        Args:
-            model: Any module; left as it was found.
-            data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-                DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
-                arguments) or a mapping (passed as keywords). Batches that are padded to different
-                lengths are not merged.
-                A DataLoader with `samples=None` is streamed: it is read again for each product, and
-                only its targets are kept. None if `matrix` is an operator.
-            loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default the loss
-                that the targets ask for, such as cross-entropy.
-            matrix: `"hessian"`, `"gauss-newton"`, or any symmetric operator on the flattened and
-                concatenated parameters: an object that multiplies flat vectors by `@` (from
-                curvlinops, or scipy's `LinearOperator`), or a function of a flat tensor.
-            k: Eigenvalues at each end of the spectrum.
-            ends: `"both"` ends of the spectrum. `"largest"` stops as soon as the largest eigenvalues
-                are known, after far fewer products; the smallest are then NaN.
-            by: `"layer"` measures, instead of the whole matrix, the diagonal block of each module that
-                owns parameters. Names or patterns of modules measure the block of each of these,
-                including their submodules. All blocks share the passes over the data.
-            over: Names or patterns of the parameters; all trained ones by default.
-            samples: How many samples to draw, at most; None takes all.
-            seed: Determines samples and start vectors.
-            tolerance: Allowed error of eigenvalues: relative to the eigenvalue for the largest,
-                relative to the norm of the matrix for the smallest.
-            max_products: Largest number of products for eigenvalues. An eigenvalue that has not
-                converged by then is returned with its residual.
-            trace_tolerance: Sampling of the trace stops when its standard error, relative to it, is
-                this small.
-            trace_probes: Largest number of products for the trace; 0 leaves it out (NaN).
-            density_runs: Number of start vectors for the density; 0 leaves it out (NaN).
-            density_steps: Lanczos steps from each start vector.
-            product: `"exact"` differentiates twice. `"finite difference"` takes two gradients for each
-    <<<<<<< HEAD
-                product, for kernels and compiled code without second derivatives. The attribute
-                `product_error` says what products are known to, relative to the norm of the matrix,
-                and residuals are those of products with another step. A gradient that jumps, as
-                behind a ReLU, makes errors large in single precision.
-    =======
-                product; use it for kernels and compiled code that have no second derivatives. The
-                attributes give the relative error of such products.
-    >>>>>>> main
-            memory: Bytes that retained graphs and the vectors of the basis may take. Beyond it, graphs
-                are rebuilt for each product, and the basis is restarted at `2 k + 10` vectors.
-            basis: `"host"` keeps the vectors of the basis, and computes with them, in main memory,
-                which is usually larger than that of an accelerator.
-            batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
+    Args:
+        model: Any module; left as it was found.
+        data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+            A DataLoader with `samples=None` is streamed: it is read again for each product, and
+            only its targets are kept. None if `matrix` is an operator.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default the loss
+            that the targets ask for, such as cross-entropy.
+        matrix: `"hessian"`, `"gauss-newton"`, or any symmetric operator on the flattened and
+            concatenated parameters: an object that multiplies flat vectors by `@` (from
+            curvlinops, or scipy's `LinearOperator`), or a function of a flat tensor.
+        k: Eigenvalues at each end of the spectrum.
+        ends: `"both"` ends of the spectrum. `"largest"` stops as soon as the largest eigenvalues
+            are known, after far fewer products; the smallest are then NaN.
+        by: `"layer"` measures, instead of the whole matrix, the diagonal block of each module that
+            owns parameters. Names or patterns of modules measure the block of each of these,
+            including their submodules. All blocks share the passes over the data.
+        over: Names or patterns of the parameters; all trained ones by default.
+        samples: How many samples to draw, at most; None takes all.
+        seed: Determines samples and start vectors.
+        tolerance: Allowed error of eigenvalues: relative to the eigenvalue for the largest,
+            relative to the norm of the matrix for the smallest.
+        max_products: Largest number of products for eigenvalues. An eigenvalue that has not
+            converged by then is returned with its residual.
+        trace_tolerance: Sampling of the trace stops when its standard error, relative to it, is
+            this small.
+        trace_probes: Largest number of products for the trace; 0 leaves it out (NaN).
+        density_runs: Number of start vectors for the density; 0 leaves it out (NaN).
+        density_steps: Lanczos steps from each start vector.
+        product: `"exact"` differentiates twice. `"finite difference"` takes two gradients for each
+            product; use it for kernels and compiled code that have no second derivatives. The
+            attribute `product_error` gives the error of such products, relative to the norm of the
+            matrix, and residuals are those against products with another step. Where gradients
+            jump, as behind a ReLU, the error is large in single precision; a warning says so.
+        memory: Bytes that retained graphs and the vectors of the basis may take. Beyond it, graphs
+            are rebuilt for each product, and the basis is restarted at `2 k + 10` vectors.
+        basis: `"host"` keeps the vectors of the basis, and computes with them, in main memory,
+            which is usually larger than that of an accelerator.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
 
-        Returns:
-            Dataset with
+    Returns:
+        Dataset with
 
-            - `largest (rank)` and `smallest (rank)`, the outermost first (a multiple eigenvalue may
-              appear only once), and their residuals `largest_residual` and `smallest_residual`, the
-              norms `||A v - value v||`, which are never below the rounding error of a product;
-            - `trace` and its standard error `trace_se`;
-            - `density (eigenvalue)`, which integrates to 1.
+        - `largest (rank)` and `smallest (rank)`, the outermost first (a multiple eigenvalue may
+          appear only once), and their residuals `largest_residual` and `smallest_residual`, the
+          norms `||A v - value v||`, which are never below the rounding error of a product;
+        - `trace` and its standard error `trace_se`;
+        - `density (eigenvalue)`, which integrates to 1.
 
-            With `by`, each variable has `layer` as its first dimension. Attributes count the products.
+        With `by`, each variable has `layer` as its first dimension. Attributes count the products.
 
-        Raises:
-            ValueError: If an argument does not fit, or data change between passes.
-            TypeError: If an operator does not return vectors.
+    Raises:
+        ValueError: If an argument does not fit, or data change between passes.
+        TypeError: If an operator does not return vectors.
 
-        Examples:
-            >>> import torch
-            >>> model = nn.Linear(2, 1, bias=False)
-            >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-            >>> square = lambda outputs, targets: (outputs**2).mean()  # Hessian: diag(4, 1)
-            >>> measured = curvature(model, (x, x), loss=square, samples=2, k=1)
-            >>> measured["largest"].round(4).values, measured["smallest"].round(4).values
-            (array([4.]), array([1.]))
-            >>> measured["trace"].round(4).item()
-            5.0
+    Examples:
+        >>> import torch
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+        >>> square = lambda outputs, targets: (outputs**2).mean()  # Hessian: diag(4, 1)
+        >>> measured = curvature(model, (x, x), loss=square, samples=2, k=1)
+        >>> measured["largest"].round(4).values, measured["smallest"].round(4).values
+        (array([4.]), array([1.]))
+        >>> measured["trace"].round(4).item()
+        5.0
     """
     effort = SpectrumEffort(
         k=check_whole("k", k),

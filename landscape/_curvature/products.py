@@ -49,7 +49,7 @@ class MatrixProduct:
     params: Sequence[Tensor]
     graph_bytes: int = 0
     error: float = 0.0
-    multiply_otherwise: Callable[[Wanted], list[list[Tensor]]] | None = None
+    multiply_otherwise: Callable[[BlockVectors], list[list[Tensor]]] | None = None
     group: dist.ProcessGroup | None = None
 
     def __call__(self, vector: Tensor) -> Tensor:
@@ -130,8 +130,8 @@ def _finite_difference_product(matrix: CurvatureMatrix) -> MatrixProduct:
     def multiply_blocks(block_vectors: BlockVectors) -> list[list[Tensor]]:
         return [differences.multiply(block, vector) for block, vector in block_vectors]
 
-    def multiply_otherwise(wanted: Wanted) -> list[list[Tensor]]:
-        return [differences.multiply_otherwise(block, vector) for block, vector in wanted]
+    def multiply_otherwise(block_vectors: BlockVectors) -> list[list[Tensor]]:
+        return [differences.multiply_otherwise(block, vector) for block, vector in block_vectors]
 
     # Each process has chosen a step of its own: the largest error holds for the sum.
     error = torch.tensor(differences.error, dtype=torch.float64)

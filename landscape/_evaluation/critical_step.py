@@ -43,13 +43,13 @@ class Bracket:
 
     @property
     def step(self) -> float:
-        """The root of `r` between both ends, of a parabola that knows `outer`; NaN if one is missing.
+        """The root between both ends of a parabola through `r` there and at `outer`.
 
-        Opposite signs at the ends leave it one root between them.
+        Opposite signs at the ends leave it one root between them. NaN if an end is missing.
         """
         if not self.upper or not math.isfinite(self.upper):
             return math.nan if self.upper else 0.0
-        if self.upper_rate == self.lower_rate:
+        if self.upper_rate == self.lower_rate or not math.isfinite(self.upper_rate):
             return self.lower
 
         width = self.upper - self.lower
@@ -134,9 +134,11 @@ def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
         excess *= _OVERSHOOT ** (bracket.n_evaluations - 1)
         return bracket.lower * min(1 + excess, _LARGEST_GROWTH)
 
-    root = bracket.step
-    if not math.isfinite(root):
+    # A loss that overflows, or is no number, has no secant.
+    if not math.isfinite(bracket.upper_rate):
         return _bisect(bracket)
+
+    root = bracket.step
 
     # Beside a loss that cannot fall below 0 the root seems nearer than it is: halves are surer.
     if bracket.is_slow and bracket.upper > _WIDE * bracket.lower:

@@ -206,6 +206,19 @@ def test_a_loss_that_falls_to_its_floor_comes_back_far_beyond_the_first_guess(ro
     np.testing.assert_allclose(bracket.step, root, rtol=0.1)
 
 
+@pytest.mark.parametrize("beyond", [np.inf, np.nan])
+def test_a_loss_that_overflows_ends_the_bracket(beyond):
+    bracket = find_critical_step(
+        lambda t: -t if t < 1 else beyond,
+        slope=-1.0,
+        first_step=0.3,
+        tolerance=0.05,
+        max_evaluations=12,
+    )
+    assert bracket.lower < 1 <= bracket.upper <= 1.0501 * bracket.lower
+    np.testing.assert_allclose(bracket.step, 1, rtol=0.05)
+
+
 def test_what_does_not_fit_is_refused():
     model, data = make()
     with pytest.raises(ValueError, match="`losses`: expected either"):
