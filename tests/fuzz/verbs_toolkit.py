@@ -3,8 +3,6 @@
 import tempfile
 from pathlib import Path
 
-import torch
-
 import probes
 import resonance_toolkit as resonance
 from tests.fuzz.cases import Case

@@ -110,7 +110,7 @@ def test_the_lowest_versions_are_the_lower_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"]]
-    for extra in ("examples", "lightning", "transformers"):
+    for extra in ("examples", "lightning", "logging", "peers", "transformers"):
         requirements += extras[extra]
     text = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"^([\w-]+)==([\d.]+)$", text, re.MULTILINE))
