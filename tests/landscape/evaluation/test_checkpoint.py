@@ -15,6 +15,7 @@ from torch import nn
 
 import landscape
 from landscape._evaluation.checkpoint import Checkpoint
+from tests.helpers.systems import needs_proc
 
 POINTS = np.arange(12.0).reshape(6, 2)
 
@@ -163,6 +164,7 @@ def test_a_large_file_of_other_work_is_refused_unread(tmp_path):
     assert time.perf_counter() - begin < 60
 
 
+@needs_proc
 def test_a_place_that_takes_no_file_is_refused_before_any_work(tmp_path):
     n_calls = 0
 
