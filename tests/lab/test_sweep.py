@@ -146,7 +146,7 @@ def test_a_killed_sweep_repeats_no_finished_run(tmp_path):
     script = [sys.executable, str(ROOT / "tests" / "lab" / "sweep_killed.py"), str(tmp_path)]
     paths = os.pathsep.join([str(ROOT / "examples"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    victim = subprocess.run(script, env=environment, timeout=120)
+    victim = subprocess.run(script, env=environment, timeout=900)
     assert victim.returncode == -signal.SIGKILL
 
     finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.nc")}
