@@ -280,8 +280,8 @@ def _check_groups(call: Call, place: Place, n_samples: int) -> None:
         raise ValueError("the input has no samples: expected one at least")
     if n_groups % n_samples:
         raise ValueError(
-            f"layer {place.layer!r} attends in {n_groups} groups, no multiple of the "
-            f"{n_samples} samples: expected inputs with the samples first"
+            f"layer {place.layer!r} attends in {n_groups} groups, which is not a multiple "
+            f"of the {n_samples} samples: expected inputs with the samples first"
         )
 
 

@@ -24,7 +24,7 @@ def kind_of(measure: Measure, argument: str) -> Kind:
 
     Args:
         measure: What the user gave.
-        argument: What the user calls it, for the error.
+        argument: The name of the user's argument, for the error.
 
     Raises:
         TypeError: If it cannot be called, or with none of the signatures above.

@@ -67,7 +67,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Bring tensors to the CPU, all those of one accelerator in one piece.
 
     Each copy has the host wait for all that the device was asked to do before: one of them is as
-    dear as a hundred numbers in one.
+    expensive as a hundred numbers in one.
 
     Args:
         tensors: On any devices, of any shapes and types.

@@ -32,7 +32,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             model.eval()
         yield
     finally:
-        # A module may do more than set a flag when its mode changes (merge weights, say).
+        # A module may do more than set a flag when its mode changes (such as merge weights).
         for module, was_training in training_modes.items():
             has_own_switch = type(module).train is not nn.Module.train
             if has_own_switch and module.training != was_training:

@@ -303,7 +303,7 @@ def _try_auxiliary_loss(subject: Subject, probe: Any) -> None:
 
 
 def _settle_plan(subject: Subject, store: Store) -> Plan:
-    """Return the plan of the run that this one goes on from, or make one."""
+    """Return the plan of the run that this one continues, or make one."""
     if "plan" in store.facts:
         return Plan(**store.facts["plan"])
 
