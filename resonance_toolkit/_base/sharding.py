@@ -45,9 +45,7 @@ def resharding(root: nn.Module) -> Iterator[None]:
     After a pass without a backward pass some stay whole (the root's own, by default): the next pass
     would use them as they were before the optimizer's step.
     """
-    # Without the machinery nothing can be sharded, and a walk through all modules is spared.
-    modules = root.modules() if "torch.distributed.fsdp" in sys.modules else ()
-    sharded_modules = [module for module in modules if is_fully_sharded(module)]
+    sharded_modules = [module for module in root.modules() if is_fully_sharded(module)]
     for module in sharded_modules:
         module.reshard()
 
