@@ -164,8 +164,8 @@ def top_vectors(
 
     if len(ritz.values) < k:
         raise ValueError(
-            f"`max_products`: {len(ritz.values)} products of {ritz.basis.dimension} numbers "
-            f"give no {k} eigenvectors"
+            f"`max_products`: expected enough products for {k} eigenvectors, got "
+            f"{len(ritz.values)} with {ritz.basis.dimension} numbers"
         )
 
     # An eigenvector comes with either sign: the sum of its numbers is made positive.

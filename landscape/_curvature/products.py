@@ -2,7 +2,7 @@
 
 Three sources of products, all behind `MatrixProduct`:
 
-    exact               graphs of all batches, kept where memory allows, else made anew each time
+    exact               graphs of all batches, kept if memory allows, else rebuilt each time
     finite difference   two gradients for each product
     operator            a matrix that somebody else multiplies by
 """

@@ -76,7 +76,7 @@ class Bracket:
         self.n_evaluations += 1
         self.largest_change = max(self.largest_change, abs(change))
 
-        # A loss that is no number is no lower than before.
+        # A loss that is not a number is no lower than before.
         if change < 0:
             self.outer = self.lower
             self.outer_rate = self.lower_rate

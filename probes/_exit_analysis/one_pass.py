@@ -61,7 +61,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
         batch_size: Samples run together; as many as memory for logits allows if None.
 
     Raises:
-        TypeError: If targets are no tensors.
+        TypeError: If targets are not tensors.
         ValueError: If the targets do not fit.
     """
     layers = heads.layers

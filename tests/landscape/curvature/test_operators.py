@@ -165,9 +165,9 @@ def test_finite_differences_see_what_has_no_second_derivative():
 
 def test_finite_differences_that_do_not_fit_are_refused():
     model, data = make()
-    with pytest.raises(ValueError, match="`product`: 'finite difference' gives the Hessian alone"):
+    with pytest.raises(ValueError, match="`product`: 'finite difference' gives only the Hessian"):
         landscape.curvature(model, data, matrix="gauss-newton", product="finite difference")
-    with pytest.raises(ValueError, match=r"drown in the rounding of torch\.bfloat16"):
+    with pytest.raises(ValueError, match=r"lost in the rounding errors of torch\.bfloat16"):
         landscape.curvature(model.bfloat16(), data, product="finite difference")
     with pytest.raises(ValueError, match="`product`"):
         landscape.curvature(model, data, product="exakt")
