@@ -64,7 +64,9 @@ def test_the_answer_comes_first(tree, html, shown):
     top = shown.text[""]
     for name in ("verdict", "verdict_sentence", "verdict_rule", "verdict_remedy"):
         assert str(tree.attrs[name]) in top
-    ends = [tree.attrs[f"verdict_interval_{end}"] for end in ("low", "high")]
+    # An accuracy is a share in the tree, and in percentage points on the page.
+    ends = [100 * tree.attrs[f"verdict_interval_{end}"] for end in ("low", "high")]
+    assert "percentage points of held-out accuracy" in top
     assert [exact for _, exact in shown.numbers[""]] == ends
     assert html.index("verdict") < html.index("<table")
 
