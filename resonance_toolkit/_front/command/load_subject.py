@@ -35,13 +35,15 @@ def load_subject(arguments: argparse.Namespace) -> Subject:
     Raises:
         Mistake: If there is no such model, or no such data.
     """
-    model_text, data_text = name_subject(arguments)
+    model_text, data_text = choose_model_and_data(arguments)
     device = _find_device(arguments.device)
 
     if model_text == "digits" and data_text == "digits":
         if arguments.checkpoint is not None or arguments.classes not in (None, 10):
             raise Mistake("MODEL: digits is as it is; --checkpoint and --classes are for others")
-        say(["training a small vision transformer on some of the digits, for some seconds"])
+        print_to_stderr(
+            ["training a small vision transformer on some of the digits, for some seconds"]
+        )
         digits_vit, data = make_digits_vit(arguments.seed)
         lines = (
             "model: DigitsViT, four blocks, trained briefly on 597 digits",
@@ -66,11 +68,11 @@ def load_subject(arguments: argparse.Namespace) -> Subject:
     loaded = load_model(request)
     prepared = source.prepare(loaded, asked)
 
-    lines = (_describe(loaded, model_text), f"data: {prepared.words}")
+    lines = (_describe_model(loaded, model_text), f"data: {prepared.words}")
     return Subject(loaded.module.to(device), prepared.data, lines, prepared.held_out)
 
 
-def name_subject(arguments: argparse.Namespace) -> tuple[str, str]:
+def choose_model_and_data(arguments: argparse.Namespace) -> tuple[str, str]:
     """Return what MODEL and DATA are, one of which may follow from the other."""
     if arguments.model is None and arguments.data is None:
         raise Mistake(
@@ -86,7 +88,7 @@ def name_subject(arguments: argparse.Namespace) -> tuple[str, str]:
     return arguments.model or "digits", arguments.data or "digits"
 
 
-def _describe(loaded: LoadedModel, text: str) -> str:
+def _describe_model(loaded: LoadedModel, text: str) -> str:
     n_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     kind = type(loaded.module).__name__
     return f"model: {text}, a {kind} of {n_parameters:,} parameters, {loaded.weights}"
@@ -108,7 +110,7 @@ def _find_device(name: str | None) -> torch.device:
     return device
 
 
-def say(lines: Iterable[str]) -> None:
+def print_to_stderr(lines: Iterable[str]) -> None:
     """Tell people, beside what the command gives."""
     for line in lines:
         print(line, file=sys.stderr, flush=True)

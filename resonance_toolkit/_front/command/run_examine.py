@@ -11,9 +11,9 @@ from resonance_toolkit import check_writable, write_atomically
 from resonance_toolkit._front.command.check_fit import check_fit, find_loss
 from resonance_toolkit._front.command.load_subject import (
     Subject,
+    choose_model_and_data,
     load_subject,
-    name_subject,
-    say,
+    print_to_stderr,
 )
 from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.write_command import write_command
@@ -40,21 +40,23 @@ def run_examine(arguments: argparse.Namespace) -> int:
     subject = load_subject(arguments)
     n_looked_at = _LOOKED_AT if isinstance(subject.data, tuple | dict) else _FILES_LOOKED_AT
     loss = check_fit(subject.model, subject.data, loss, samples=n_looked_at)
-    say(subject.lines)
+    print_to_stderr(subject.lines)
 
     if progress.exists():
-        say([f"going on from {progress}"])
+        print_to_stderr([f"going on from {progress}"])
 
-    settings = _settings(arguments) | {"loss": loss, "held_out": subject.held_out}
-    tree = _examine(subject, progress, settings)
+    settings = _read_settings(arguments) | {"loss": loss, "held_out": subject.held_out}
+    tree = _examine_or_explain(subject, progress, settings)
     tree.attrs["command"] = write_command(arguments)
-    return _finish(tree, folder, progress)
+    return _write_results(tree, folder, progress)
 
 
-def _examine(subject: Subject, progress: Path, settings: dict[str, Any]) -> Any:
-    given = {name: value for name, value in settings.items() if value is not None}
+def _examine_or_explain(subject: Subject, progress: Path, settings: dict[str, Any]) -> Any:
+    chosen_settings = {name: value for name, value in settings.items() if value is not None}
     try:
-        return resonance_toolkit.examine(subject.model, subject.data, checkpoint=progress, **given)
+        return resonance_toolkit.examine(
+            subject.model, subject.data, checkpoint=progress, **chosen_settings
+        )
     except ValueError as error:
         if not str(error).startswith("`checkpoint`"):
             raise
@@ -75,16 +77,16 @@ def _check_folder(folder: Path) -> None:
     check_writable("output", folder / "report.html")
 
 
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+def _read_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = {name: getattr(arguments, name) for name in _SETTINGS}
-    settings["title"] = arguments.title or _title(arguments)
+    settings["title"] = arguments.title or _choose_title(arguments)
     if arguments.budget is not None:
         settings["budget"] = _read_budget(arguments.budget)
     return settings
 
 
-def _title(arguments: argparse.Namespace) -> str:
-    model, data = name_subject(arguments)
+def _choose_title(arguments: argparse.Namespace) -> str:
+    model, data = choose_model_and_data(arguments)
     return "A small vision transformer on digits" if model == "digits" else f"{model} on {data}"
 
 
@@ -95,7 +97,7 @@ def _read_budget(text: str) -> float | str:
         return text
 
 
-def _finish(tree: Any, folder: Path, progress: Path) -> int:
+def _write_results(tree: Any, folder: Path, progress: Path) -> int:
     result = folder / "result.nc"
     report = folder / "report.html"
     write_atomically({result: lambda path: tree.to_netcdf(path, engine="h5netcdf")})
@@ -113,7 +115,9 @@ def _finish(tree: Any, folder: Path, progress: Path) -> int:
     print(f"page: {report}")
 
     if "interrupted" in statuses.values():
-        say(["stopped by Ctrl-C; what is finished is saved, and the same command goes on"])
+        print_to_stderr(
+            ["stopped by Ctrl-C; what is finished is saved, and the same command goes on"]
+        )
         return 130
     progress.unlink(missing_ok=True)
     return 0 if "done" in statuses.values() else 1

@@ -123,7 +123,9 @@ def judge(response: xr.Dataset | None, reason: str = "", only_class: int | None 
 
 
 def _weigh(response: xr.Dataset, measure: str, difference: Difference, text: str) -> Verdict:
-    low, high = difference.low, difference.high
+    low = difference.low
+    high = difference.high
+
     # In points where the sentence has points: an accuracy is a share in the tree.
     unit = 100 if measure == "accuracy" else 1
     interval = f"{unit * low:+.3g} to {unit * high:+.3g}, {len(difference.by_seed)} seeds"
@@ -138,11 +140,11 @@ def _weigh(response: xr.Dataset, measure: str, difference: Difference, text: str
         )
 
     if low <= 0 <= high:
-        beside = _describe_loss_beside(response, measure)
+        loss_sentence = _describe_loss_beside(response, measure)
         joint = "but" if difference.mean else "and"
         sentence = (
             f"No clear effect of the branches: {text}, {joint} the 95 % interval ({interval}) "
-            f"contains zero. {beside}{direction[0].upper()}{direction[1:]}."
+            f"contains zero. {loss_sentence}{direction[0].upper()}{direction[1:]}."
         )
         remedy = _say_what_would_decide(difference, measure)
         return Verdict("undecided", sentence, measure, low, high, remedy)

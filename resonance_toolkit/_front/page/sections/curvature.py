@@ -8,7 +8,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -51,13 +51,13 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(largest, smallest, step),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             "An eigenvalue of the Hessian says how strongly the loss curves along one direction. "
             "Neural networks usually have a few large ones and very many near zero: most "
             "directions hardly change the loss.",
         ],
-        drawn=[result],
+        results=[result],
     )
 
 

@@ -10,7 +10,7 @@ import xarray as xr
 from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
 from resonance_toolkit._front.page.sections.model import say_loss_of_chance
 from resonance_toolkit._front.page.sections.part import Findings, result_of
-from resonance_toolkit._front.page.sections.words import defined, how_they_pull
+from resonance_toolkit._front.page.sections.words import describe_cosine, keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -42,14 +42,14 @@ def describe(node: xr.DataTree) -> Findings:
     ]
     lead = (
         f"At the given weights the two gradients have a cosine of {write_number(cosine)}: "
-        f"{how_they_pull(cosine)}."
+        f"{describe_cosine(cosine)}."
         if not math.isnan(cosine)
         else ""
     )
 
     return Findings(
         lead=lead,
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             "Each of the two losses asks for a step of the weights. Their cosine says, "
             "layer by layer, whether it is the same step. It holds for these weights only: the "
@@ -57,7 +57,7 @@ def describe(node: xr.DataTree) -> Findings:
             "Layers behind the last branch are left out: the auxiliary loss does not reach them, "
             "so they have no cosine.",
         ],
-        drawn=[result],
+        results=[result],
     )
 
 

@@ -9,7 +9,7 @@ import xarray as xr
 from resonance_toolkit._front.page.drawings.nudging import by_rule
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 _CREDITS = {
     "backprop": "the most that a step of this length can do, to first order",
@@ -54,14 +54,14 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(changes),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             f"The output of one block at a time is moved by a small step{_say_eta(result)} against "
             "a credit, and the main loss is measured again. The gradient of the main loss "
             "(backprop) shows how much such a step can achieve, a random direction what chance "
             "does. Numbers are means over blocks; the ranges span the blocks.",
         ],
-        drawn=[result_of(node)],
+        results=[result_of(node)],
     )
 
 

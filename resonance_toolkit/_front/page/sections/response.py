@@ -12,9 +12,9 @@ from resonance_toolkit._front.page.sections.model import say_chance, say_loss_of
 from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import (
     count,
-    defined,
-    how_they_pull,
+    describe_cosine,
     join_sentences,
+    keep_defined,
     write_interval,
 )
 
@@ -22,7 +22,7 @@ from resonance_toolkit._front.page.sections.words import (
 def describe(node: xr.DataTree) -> Findings:
     """Say whether branches helped, and whether they made features readable."""
     result = result_of(node)
-    measure = "accuracy" if not math.isnan(_last(result, "accuracy", "plain")) else "loss"
+    measure = "accuracy" if not math.isnan(_final_mean(result, "accuracy", "plain")) else "loss"
     cosine = value_of(result, "cosine_total")
 
     numbers = [
@@ -41,13 +41,15 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_difference(result, measure),
-        numbers=defined(numbers),
-        meanings=[text for text in (*_meanings(result, cosine), _say_readable(result)) if text],
-        drawn=[result],
+        numbers=keep_defined(numbers),
+        meanings=[
+            text for text in (*_explain_experiment(result, cosine), _say_readable(result)) if text
+        ],
+        results=[result],
     )
 
 
-def _last(result: xr.Dataset, name: str, arm: str) -> float:
+def _final_mean(result: xr.Dataset, name: str, arm: str) -> float:
     """Mean over seeds at the last step that was measured for all of them."""
     if name not in result or "arm" not in result.dims or arm not in result["arm"].values:
         return math.nan
@@ -57,8 +59,8 @@ def _last(result: xr.Dataset, name: str, arm: str) -> float:
 
 def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number]:
     return [
-        Number(f"held-out {name}, plain", _last(result, name, "plain"), reference),
-        Number(f"held-out {name}, with branches", _last(result, name, "branches"), reference),
+        Number(f"held-out {name}, plain", _final_mean(result, name, "plain"), reference),
+        Number(f"held-out {name}, with branches", _final_mean(result, name, "branches"), reference),
         Number(
             f"difference in held-out {name}, with branches minus plain",
             value_of(result, f"{name}_difference"),
@@ -85,8 +87,8 @@ def _listening_numbers(result: xr.Dataset, chance: str = "") -> list[Number]:
 
 
 def _say_difference(result: xr.Dataset, measure: str) -> str:
-    plain = _last(result, measure, "plain")
-    branches = _last(result, measure, "branches")
+    plain = _final_mean(result, measure, "plain")
+    branches = _final_mean(result, measure, "branches")
     if math.isnan(plain) or math.isnan(branches):
         return ""
 
@@ -103,16 +105,16 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
     if math.isnan(low) or math.isnan(high):
         return f"{sentence}, too few for an interval."
 
-    told_apart = low > 0 or high < 0
+    excludes_zero = low > 0 or high < 0
 
     return f"{sentence} (95 % interval {write_interval(low, high, signed=True)}). The interval " + (
         "does not contain zero."
-        if told_apart
+        if excludes_zero
         else "contains zero, so this experiment does not show a difference."
     )
 
 
-def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
+def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
     settings = result.attrs
     sentences = [
         "Both arms start from the given weights and see the same batches in the same order. They "
@@ -130,7 +132,7 @@ def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
     if not math.isnan(cosine):
         texts.append(
             f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
-            f"{how_they_pull(cosine)}. The cosine says whether the branches ask for the same step "
+            f"{describe_cosine(cosine)}. It says whether the branches ask for the same step "
             "as the main loss at that moment. Whether the model ends up better, only the "
             "difference above says."
         )
