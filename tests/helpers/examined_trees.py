@@ -101,6 +101,7 @@ def make_model(layers, rng, text):
             "inputs": f"a tensor (1, 8, 8), {text}",
             "targets": "classes",
             "loss": "cross_entropy",
+            "n_classes": 10,
             "blocks_reason": "blocks.0 to blocks.3 repeat one class",
             "device": "cpu",
             "dtype": "float32",

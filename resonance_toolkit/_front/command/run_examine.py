@@ -1,6 +1,8 @@
 """`resonance examine`: from a name and a file to a page."""
 
 import argparse
+import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from resonance_toolkit._front.command.load_subject import (
 )
 from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.write_command import write_command
+from resonance_toolkit._front.examine.examine import examine
+from resonance_toolkit._front.examine.settings import Settings, settle_parts
 
 # Arguments of `resonance.examine` that are options of the same name; None leaves it its default.
 _SETTINGS = ("layers", "n", "alpha", "steps", "seeds", "parts", "seed")
@@ -37,6 +41,9 @@ def run_examine(arguments: argparse.Namespace) -> int:
         progress.unlink(missing_ok=True)
 
     loss = None if arguments.loss is None else find_loss(arguments.loss)
+    settings = _read_settings(arguments)
+    _check_settings(settings)
+
     subject = load_subject(arguments)
     n_looked_at = _LOOKED_AT if isinstance(subject.data, tuple | dict) else _FILES_LOOKED_AT
     loss = check_fit(subject.model, subject.data, loss, samples=n_looked_at)
@@ -45,7 +52,7 @@ def run_examine(arguments: argparse.Namespace) -> int:
     if progress.exists():
         print_to_stderr([f"going on from {progress}"])
 
-    settings = _read_settings(arguments) | {"loss": loss, "held_out": subject.held_out}
+    settings |= {"loss": loss, "held_out": subject.held_out}
     tree = _examine_or_explain(subject, progress, settings)
     tree.attrs["command"] = write_command(arguments)
     return _write_results(tree, folder, progress)
@@ -83,6 +90,15 @@ def _read_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.budget is not None:
         settings["budget"] = _read_budget(arguments.budget)
     return settings
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Refuse what cannot be meant before anything is loaded, which may take a while."""
+    defaults = inspect.signature(examine).parameters
+    names = [field.name for field in dataclasses.fields(Settings)]
+    values = {name: defaults[name].default for name in names}
+    values |= {name: value for name, value in settings.items() if value is not None}
+    Settings(**values | {"parts": settle_parts(values["parts"])}).check()
 
 
 def _choose_title(arguments: argparse.Namespace) -> str:

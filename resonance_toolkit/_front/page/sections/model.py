@@ -88,9 +88,9 @@ def say_chance(node: xr.DataTree) -> str:
     """Say what an accuracy is held against: what guessing would reach."""
     n_classes = _count_classes(node)
     if not n_classes:
-        return "from 0 to 1; guessing among C equally frequent classes gives 1 / C"
+        return "from 0 to 1; chance is 1 / C for C equally frequent classes"
     chance = write_number(1 / n_classes)
-    return f"from 0 to 1; guessing among {n_classes} equally frequent classes gives {chance}"
+    return f"from 0 to 1; chance is {chance}, for {n_classes} equally frequent classes"
 
 
 def say_loss_of_chance(node: xr.DataTree) -> str:

@@ -170,7 +170,11 @@ def test_references_are_stated(tree, shown):
     assert f"uniform attention: {1 / 16:.3g}" in shown.text["attention"]
     assert f"two random directions: 0 \u00b1 {1 / np.sqrt(8 * 4160):.3g}" in shown.text["gradients"]
     assert "about 0: a random step" in shown.text["nudging"]
-    assert "chance" in shown.text["model"]
+    for part in ("model", "response"):
+        assert "chance is 0.1, for 10 equally frequent classes" in shown.text[part]
+        assert f"gives ln 10 = {np.log(10):.3g}" in shown.text[part]
+    # 20 branches at each of 4 layers; a coin's binary cross-entropy.
+    assert f"80 of them; a branch that guesses has {np.log(2):.3g}" in shown.text["gradients"]
 
 
 def test_layers_stand_side_by_side(tree, shown):
