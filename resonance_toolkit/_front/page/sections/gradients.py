@@ -9,7 +9,11 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
 from resonance_toolkit._front.page.sections.model import say_loss_of_chance
-from resonance_toolkit._front.page.sections.part import Findings, result_of
+from resonance_toolkit._front.page.sections.part import (
+    Findings,
+    examination_of,
+    result_of,
+)
 from resonance_toolkit._front.page.sections.words import describe_cosine, keep_defined
 
 
@@ -76,7 +80,8 @@ def _cosine_of_chance(result: xr.Dataset) -> float:
 def _say_branches(node: xr.DataTree) -> str:
     """Say how many branches add up to the auxiliary loss, and what one of them would have."""
     text = "summed over all branches, times alpha"
-    settings = node.root.attrs
+    examination = examination_of(node)
+    settings = examination.attrs
     layers = [name for name in str(settings.get("layers", "")).split(", ") if name]
     n_branches = as_number(settings.get("n")) * len(layers)
     if math.isnan(n_branches) or not layers:
@@ -84,7 +89,7 @@ def _say_branches(node: xr.DataTree) -> str:
     text += f": {n_branches:,.0f} of them"
 
     # The branches' own loss is a binary cross-entropy for each class, averaged over classes.
-    response = node.root.children.get("response")
+    response = examination.children.get("response")
     if response is not None and response.attrs.get("branch_loss") == "bce":
         text += f"; a branch that guesses has {write_number(math.log(2))}"
     return text

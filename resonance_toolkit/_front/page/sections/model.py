@@ -13,7 +13,11 @@ from resonance_toolkit._front.page.numbers import (
     write_number,
     write_seconds,
 )
-from resonance_toolkit._front.page.sections.part import Findings, result_of
+from resonance_toolkit._front.page.sections.part import (
+    Findings,
+    examination_of,
+    result_of,
+)
 from resonance_toolkit._front.page.sections.words import count, join_sentences, keep_defined
 
 
@@ -76,7 +80,7 @@ def describe(node: xr.DataTree) -> Findings:
 
 def _count_classes(node: xr.DataTree) -> int:
     """Return how many classes there are, as `/model` has it; 0 if nobody knows."""
-    model = node.root.children.get("model", node)
+    model = examination_of(node).children.get("model", node)
     for name in ("n_classes", "classes"):
         number = as_number(model.attrs.get(name))
         if math.isfinite(number) and number >= 2:
@@ -95,7 +99,8 @@ def say_chance(node: xr.DataTree) -> str:
 
 def say_loss_of_chance(node: xr.DataTree) -> str:
     """Say what the main loss is held against: what guessing would give, where that is known."""
-    loss = str(node.root.attrs.get("loss", node.attrs.get("loss", ""))).lower().replace("_", "")
+    attributes = {**node.attrs, **examination_of(node).attrs}
+    loss = str(attributes.get("loss", "")).lower().replace("_", "")
     n_classes = _count_classes(node)
 
     if "binarycrossentropy" in loss or "bcewithlogits" in loss:
