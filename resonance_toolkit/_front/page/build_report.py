@@ -221,6 +221,9 @@ def _facts_of_tree(tree: xr.DataTree) -> list[tuple[str, str]]:
     if "response" not in tree.children:
         attributes |= {"steps": None, "seeds": None}
 
+    if "command" in attributes:
+        attributes["command"] = f"python -m resonance {attributes['command']}"
+
     budget = attributes.get("budget")
     seconds = as_number(attributes.get("budget_seconds"))
     if budget is not None and not math.isnan(seconds):

@@ -71,7 +71,7 @@ def _say_lead(largest: float, smallest: float, step: float) -> str:
         kind = (
             "The negative one shows that the weights are not at a minimum."
             if smallest < -0.05 * abs(largest)
-            else "None is clearly negative, as near a minimum."
+            else "Beside the largest, the smallest is close to zero, as near a minimum."
         )
         lead += f", the smallest {write_number(smallest)}. {kind}"
     else:

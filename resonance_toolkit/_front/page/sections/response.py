@@ -132,8 +132,8 @@ def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
     if not math.isnan(cosine):
         texts.append(
             f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
-            f"{describe_cosine(cosine)}. It says whether the branches ask for the same step "
-            "as the main loss at that moment. Whether the model ends up better, only the "
+            f"{describe_cosine(cosine)}. A cosine says whether the branches ask for the same "
+            "step as the main loss at that moment. Whether the model ends up better, only the "
             "difference above says."
         )
 
