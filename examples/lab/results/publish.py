@@ -102,8 +102,7 @@ def print_table(rows: Sequence[Row], budget: str) -> None:
     lines = [("", "published", "here", "budget", "verdict")]
     for row in rows:
         verdict = f"{row.verdict} ({row.note})" if row.note else row.verdict
-        published, here = format_published(row), format_here(row)
-        lines.append((row.quantity, published, here, budget, verdict))
+        lines.append((row.quantity, format_published(row), format_here(row), budget, verdict))
 
     print(text_table(lines, separator=" | "))
 

@@ -40,7 +40,7 @@ def load_subject(arguments: argparse.Namespace) -> Subject:
 
     if model_text == "digits" and data_text == "digits":
         if arguments.checkpoint is not None or arguments.classes not in (None, 10):
-            raise Mistake("MODEL: digits is as it is; --checkpoint and --classes are for others")
+            raise Mistake("MODEL: digits takes neither --checkpoint nor --classes")
         print_to_stderr(
             ["training a small vision transformer on some of the digits, for some seconds"]
         )
@@ -51,7 +51,7 @@ def load_subject(arguments: argparse.Namespace) -> Subject:
         )
         return Subject(digits_vit.to(device), data, lines)
     if model_text == "digits":
-        raise Mistake("MODEL: digits is a model for --data digits alone")
+        raise Mistake("MODEL: the model digits needs --data digits")
 
     source = find_source(data_text, window=arguments.window)
     asked = Preparation(arguments.image_size, arguments.mean, arguments.std)

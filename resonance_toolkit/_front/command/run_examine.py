@@ -70,7 +70,7 @@ def _examine_or_explain(subject: Subject, progress: Path, settings: dict[str, An
         # What Python calls the checkpoint is no option here.
         reason = first_line(error).partition(": ")[2].partition(". Delete it")[0]
         raise Mistake(
-            f"--output: {reason}; give another folder, or --fresh to begin anew"
+            f"--output: {reason}; give another folder, or --fresh to start over"
         ) from error
 
 
@@ -132,7 +132,7 @@ def _write_results(tree: Any, folder: Path, progress: Path) -> int:
 
     if "interrupted" in statuses.values():
         print_to_stderr(
-            ["stopped by Ctrl-C; what is finished is saved, and the same command goes on"]
+            ["stopped by Ctrl-C; finished parts are saved, and the same command continues"]
         )
         return 130
     progress.unlink(missing_ok=True)

@@ -109,13 +109,13 @@ def judge(response: xr.Dataset | None, reason: str = "", only_class: int | None 
         )
     if len(difference.by_seed) < 2:
         return _undecided(
-            f"One seed cannot separate an effect from chance: {text}.",
+            f"One seed cannot show whether this is an effect or chance: {text}.",
             measure,
             "more seeds: `seeds=5`, or a larger `budget`",
         )
     if math.isnan(difference.half_samples):
         return _undecided(
-            f"One held-out sample cannot separate an effect from chance: {text}.",
+            f"One held-out sample cannot show whether this is an effect or chance: {text}.",
             measure,
             "more samples: in `data`, or as `held_out`",
         )
@@ -179,13 +179,13 @@ def _say_what_would_decide(difference: Difference, measure: str) -> str:
         return f"more seeds: about {n_seeds} would settle an effect of this size and spread"
     if difference.half_samples >= abs(difference.mean) > 0:
         return (
-            "more held-out samples (`held_out`, or more `data`): the choice of these samples alone "
-            f"leaves \u00b1{_write_size(difference.half_samples, measure)} open, however many "
+            "more held-out samples (`held_out`, or more `data`): with these, the difference is "
+            f"uncertain by \u00b1{_write_size(difference.half_samples, measure)}, however many "
             "seeds there are"
         )
     return (
-        "hardly more seeds, of which an effect this small would need more than a thousand; rather "
-        "more updates, or another `alpha`"
+        "more updates, or another `alpha`; for an effect as small as this, it would take more than "
+        "a thousand seeds"
     )
 
 
@@ -223,7 +223,7 @@ def _describe_loss_beside(response: xr.Dataset, measure: str) -> str:
 
 
 def _count_diverged(response: xr.Dataset) -> str:
-    """Say how many runs of each arm ended in a loss that is no number; "" if none."""
+    """Say how many runs of each arm ended in a loss that is not a number; "" if none."""
     last = response["loss"].isel(step=-1)
     plain, branches = (
         int((~np.isfinite(last.sel(arm=arm).values)).sum()) for arm in ("plain", "branches")

@@ -29,10 +29,10 @@ def describe(node: xr.DataTree) -> Findings:
         *_final_numbers(result, "accuracy", say_chance(node)),
         *_final_numbers(result, "loss", say_loss_of_chance(node)),
         Number(
-            "mean cosine of both gradients while training",
+            "mean cosine of both gradients during training",
             cosine,
-            "1: one direction; 0: unrelated, as two random directions; \u22121: opposed; the range "
-            "is over seeds and updates",
+            "1: same direction; 0: unrelated, like two random directions; \u22121: opposed; the "
+            "range is over seeds and updates",
             low=value_of(result, "cosine_total", "min"),
             high=value_of(result, "cosine_total", "max"),
         ),
@@ -131,10 +131,10 @@ def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
     texts = [" ".join(sentences)]
     if not math.isnan(cosine):
         texts.append(
-            f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
-            f"{describe_cosine(cosine)}. A cosine says whether the branches ask for the same "
-            "step as the main loss at that moment. Whether the model ends up better, only the "
-            "difference above says."
+            f"During training, the two gradients have a mean cosine of {write_number(cosine)}: "
+            f"{describe_cosine(cosine)}. The cosine shows whether branches and main loss ask for "
+            "the same step at that moment. Whether the model ends up better is shown by the "
+            "difference above."
         )
 
     return texts
@@ -170,4 +170,4 @@ def _say_network(result: xr.Dataset) -> str:
     if high < 0:
         return "The models themselves answer worse."
 
-    return "Whether the models themselves answer better, these seeds do not show."
+    return "These seeds do not show whether the models themselves answer better."
