@@ -145,6 +145,7 @@ from resonance_toolkit._base.undamaged import (
 _FRONT_DOOR: dict[str, str] = {
     "Monitor": "resonance_toolkit._front.monitor.monitor",
     "examine": "resonance_toolkit._front.examine.examine",
+    "from_command": "resonance_toolkit._front.command.from_command",
     "page": "resonance_toolkit._front.page.page",
     "read_monitor": "resonance_toolkit._front.monitor.read_monitor",
 }

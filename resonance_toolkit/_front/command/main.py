@@ -46,7 +46,9 @@ def _explain_error(error: Exception) -> int:
             # A missing extra, or a stranger by the name of an instrument: the text has the cure.
             sentence = first_line(error)
         case OSError():
-            sentence = first_line(error)
+            # Of "[Errno 2] `output`: cannot write ..." the number tells a user nothing.
+            words = str(error).removeprefix(f"[Errno {error.errno}] ")
+            sentence = translate_error(OSError(words))
         case ValueError() | TypeError() if str(error).startswith("`"):
             # The verbs name the argument that they refuse.
             sentence = translate_error(error)

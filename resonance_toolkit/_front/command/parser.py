@@ -28,8 +28,9 @@ DATA is one of
                into characters or bytes, depending on the size of the vocabulary
   digits       the 1797 digits that come with scikit-learn
 
-exit codes: 0 done; 1 a bug in the toolkit; 2 a mistake in the command, explained in one sentence;
-130 Ctrl-C: finished parts are saved, and the same command continues from there.
+exit codes: 0 done; 1 a bug in the toolkit, or nothing could be measured; 2 a mistake in the
+command, explained in one sentence; 130 Ctrl-C: finished parts are saved, and the same command
+continues from there.
 """
 
 _SHOW = """\
@@ -103,8 +104,12 @@ def _add_examine(commands: Any) -> None:
         commands, "examine", "examine a model on data: one page with all instruments", _EXAMINE
     )
     parser.set_defaults(run=_run_examine)
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="see below; digits if DATA is")
-    parser.add_argument("--data", metavar="DATA", help="see below; digits if MODEL is")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="the model, see below; needless if DATA is digits"
+    )
+    parser.add_argument(
+        "--data", metavar="DATA", help="the data, see below; needless if MODEL is digits"
+    )
     parser.add_argument(
         "--output",
         metavar="DIR",
@@ -123,25 +128,43 @@ def _add_examine(commands: Any) -> None:
         "--checkpoint",
         metavar="FILE",
         type=Path,
-        help="weights, of torch or safetensors; only tensors are read, no code is run",
+        help="weights to load, of torch or safetensors; only tensors are read, no code is run",
     )
     model.add_argument(
-        "--pretrained", action="store_true", help="published weights, which may be downloaded"
+        "--pretrained",
+        action="store_true",
+        help="use the published weights, which may be downloaded",
     )
-    model.add_argument("--classes", type=_whole_number_from(1), help="by default those of the data")
-    model.add_argument("--device", help="such as cpu or cuda:1; by default the GPU if there is one")
-    model.add_argument("--threads", type=_whole_number_from(1), help="for torch on the CPU")
+    model.add_argument(
+        "--classes",
+        metavar="N",
+        type=_whole_number_from(1),
+        help="number of classes (default: those of the data)",
+    )
+    model.add_argument("--device", help="such as cpu or cuda:1 (default: the GPU if there is one)")
+    model.add_argument(
+        "--threads", metavar="N", type=_whole_number_from(1), help="number of CPU threads for torch"
+    )
 
     data = parser.add_argument_group("the data")
     data.add_argument(
-        "--image-size", type=_whole_number_from(1), metavar="PIXELS", help="by default the model's"
+        "--image-size",
+        type=_whole_number_from(1),
+        metavar="PIXELS",
+        help="width and height (default: the model's)",
     )
     data.add_argument(
-        "--mean", type=_read_numbers, metavar="R,G,B", help="black is 0 and white is 1"
+        "--mean",
+        type=_read_numbers,
+        metavar="R,G,B",
+        help="of the channels, where black is 0 and white is 1",
     )
-    data.add_argument("--std", type=_read_numbers, metavar="R,G,B", help="by default the model's")
+    data.add_argument(
+        "--std", type=_read_numbers, metavar="R,G,B", help="likewise (defaults: the model's)"
+    )
     data.add_argument(
         "--window",
+        metavar="N",
         type=_whole_number_from(2),
         default=64,
         help="tokens in a sample of text (default: %(default)s)",
@@ -157,21 +180,27 @@ def _add_examine(commands: Any) -> None:
         "--layers",
         type=_read_words,
         metavar="NAMES",
-        help='where branches are attached, such as "blocks.*" or blocks.2,blocks.5',
+        help='layers that get branches, such as "blocks.*" or blocks.2,blocks.5',
     )
-    measurements.add_argument("--n", type=_whole_number_from(1), help="branches per layer (20)")
-    measurements.add_argument("--alpha", type=_read_strength, help="strength of their loss (1)")
+    measurements.add_argument(
+        "--n", type=_whole_number_from(1), help="branches per layer (default: 20)"
+    )
+    measurements.add_argument(
+        "--alpha", type=_read_strength, help="strength of their loss (default: 1)"
+    )
     measurements.add_argument(
         "--budget",
         help="a number of seconds, or a word: seconds (30 s), minutes (3 min, the default), hour",
     )
     measurements.add_argument(
         "--steps",
+        metavar="N",
         type=_whole_number_from(1),
         help="updates of each training run; by default what the budget allows",
     )
     measurements.add_argument(
         "--seeds",
+        metavar="N",
         type=_whole_number_from(1),
         help="training runs of each kind; by default what the budget allows",
     )
@@ -179,10 +208,14 @@ def _add_examine(commands: Any) -> None:
         "--parts",
         type=_read_words,
         metavar="NAMES",
-        help="such as response,landscape; all by default",
+        help="such as response,landscape (default: all)",
     )
     measurements.add_argument(
-        "--seed", type=int, default=0, help="seed of everything random (default: 0)"
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help="seed of everything random (default: 0)",
     )
     measurements.add_argument("--title", help="title of the page")
 
@@ -216,7 +249,7 @@ def _add_command(commands: Any, name: str, summary: str, epilog: str) -> argpars
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 

@@ -15,6 +15,7 @@ from resonance_toolkit import (
     Batches,
     DefaultLoss,
     Loss,
+    align_predictions,
     call_loss,
     call_model,
     correct_shares,
@@ -119,6 +120,13 @@ class MainLoss:
             with torch.no_grad():
                 meaning = self.function.settle_meaning(call_model(model, inputs), targets)
         return describe_targets(meaning, inputs, targets)
+
+    def count_classes(self, model: nn.Module, batch: tuple[Any, Any]) -> int | None:
+        """Return how many classes the model tells apart; None if it is no classification."""
+        with torch.no_grad():
+            _, outputs = self._values_and_outputs(model, batch)
+        aligned = align_predictions(outputs, batch[1])
+        return None if aligned is None else aligned[0].shape[1]
 
     def _values_and_outputs(self, model: nn.Module, batch: tuple[Any, Any]) -> tuple[Tensor, Any]:
         inputs, targets = batch

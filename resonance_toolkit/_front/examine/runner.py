@@ -180,8 +180,8 @@ def _say_what_it_takes(work: Work) -> str:
     seconds = work.plan.estimates[work.part]
     budget = max(seconds / share, 2 * work.clock.budget_seconds, work.clock.spent)
     return (
-        f"the time was over: at its smallest it takes about {_round_up(seconds)} s, beside the "
-        f"other parts; `budget={_round_up(budget)}` has room for it"
+        f"not enough time; even at its smallest it takes about {_round_up(seconds)} s on top of "
+        f"the other parts, for which `budget={_round_up(budget)}` has room"
     )
 
 

@@ -9,9 +9,15 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from resonance_toolkit._front.page.about import INTRODUCTION, WORDS, write_setup
 from resonance_toolkit._front.page.drawings.choose import draw_all
 from resonance_toolkit._front.page.layer_table import make_layer_table
-from resonance_toolkit._front.page.numbers import as_number, value_of, write_number
+from resonance_toolkit._front.page.numbers import (
+    as_number,
+    value_of,
+    write_number,
+    write_seconds,
+)
 from resonance_toolkit._front.page.sections import (
     anything,
     attention,
@@ -43,15 +49,27 @@ _PARTS: dict[str, tuple[str, str, Callable[[xr.DataTree], Findings]]] = {
         "Does training with branches end up better than without?",
         response.describe,
     ),
-    "gradients": ("Gradients", "Do both losses ask for the same step?", gradients.describe),
+    "gradients": (
+        "Gradients",
+        "Do both losses ask for the same step, at the given weights?",
+        gradients.describe,
+    ),
     "landscape": (
         "Landscape",
         "What does the loss look like around the weights?",
         landscape.describe,
     ),
-    "curvature": ("Curvature", "How sharp is the loss, in any direction?", curvature.describe),
+    "curvature": (
+        "Curvature",
+        "How sharply does the loss curve, over all directions?",
+        curvature.describe,
+    ),
     "attention": ("Attention", "Where does the model look?", attention.describe),
-    "nudging": ("Nudging", "Is the branches' signal of use to each block?", nudging.describe),
+    "nudging": (
+        "Nudging",
+        "Would the branches' signal by itself help each block?",
+        nudging.describe,
+    ),
 }
 
 # What a description raises where a result lacks something that its verb always gives.
@@ -62,14 +80,15 @@ _FACTS = {
     "n_parameters": "parameters",
     "layers": "branches at",
     "n": "branches at each",
-    "alpha": "strength alpha",
-    "loss": "loss",
+    "alpha": "strength (alpha)",
+    "loss": "main loss",
     "targets": "targets",
     "n_samples": "samples",
     "steps": "updates",
     "seeds": "seeds",
     "budget": "budget",
     "seed": "first seed",
+    "command": "command",
 }
 
 
@@ -82,9 +101,11 @@ def report_examined(tree: xr.DataTree, title: str | None) -> Report:
     """Make the report of one examination."""
     return Report(
         title=title or _title_of(tree),
-        subtitle="How this architecture responds to auxiliary branches",
+        subtitle="How does this architecture respond to auxiliary branches?",
+        introduction=INTRODUCTION,
         verdict=read_verdict(tree.attrs),
-        facts=_facts_of(tree.attrs),
+        facts=_facts_of_tree(tree),
+        words=WORDS,
         parts=_part_rows(tree),
         total_seconds=_total_seconds(tree),
         preparation_seconds=_preparation_seconds(tree),
@@ -113,6 +134,8 @@ def report_runs(runs: Mapping[str, xr.DataTree], title: str | None) -> Report:
     return Report(
         title=title or "Runs side by side",
         subtitle=f"{len(runs)} runs: {', '.join(runs)}",
+        introduction=INTRODUCTION,
+        words=WORDS,
         runs=[Run(name, read_verdict(tree.attrs)) for name, tree in runs.items()],
         comparison=_compare_runs(runs),
         sections=[_section_of_runs(runs, part) for part in parts],
@@ -192,6 +215,24 @@ def _facts_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
     return facts
 
 
+def _facts_of_tree(tree: xr.DataTree) -> list[tuple[str, str]]:
+    """As of any result, but without the size of an experiment that was not made."""
+    attributes = dict(tree.attrs)
+    if "response" not in tree.children:
+        attributes |= {"steps": None, "seeds": None}
+
+    if "command" in attributes:
+        attributes["command"] = f"python -m resonance {attributes['command']}"
+
+    budget = attributes.get("budget")
+    seconds = as_number(attributes.get("budget_seconds"))
+    if budget is not None and not math.isnan(seconds):
+        is_word = str(budget).isalpha()
+        attributes["budget"] = write_seconds(seconds) + (f" ({budget!r})" if is_word else "")
+
+    return _facts_of(attributes)
+
+
 def _reasons_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
     """Say what a monitor could not measure or log, and why."""
     if attributes.get("made_by") != "resonance.Monitor":
@@ -235,6 +276,7 @@ def _section_of_part(tree: xr.DataTree, part: str) -> Section:
         surface=read_surface(findings.surface),
         numbers=findings.numbers,
         meanings=findings.meanings,
+        setup=write_setup(_word_of_part(tree, "call", part), tree.attrs),
         call=_word_of_part(tree, "call", part),
         attributes=[] if node is None else _list_attributes(node.attrs),
     )
@@ -265,6 +307,7 @@ def _section_of_runs(runs: Mapping[str, xr.DataTree], part: str) -> Section:
         question=question,
         pictures=pictures,
         meanings=meanings,
+        setup=write_setup(_word_of_part(first, "call", part), first.attrs),
         call=_word_of_part(first, "call", part),
     )
 

@@ -61,6 +61,7 @@ def _measure_model(work: Work) -> xr.Dataset:
     with preserving(model), preserving_rng(devices_of(model)), evaluating(model):
         means = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
         meaning = subject.describe_targets(few)
+        n_classes = subject.loss.count_classes(model, few)
         with torch.no_grad():
             forward_seconds = seconds_for(lambda: call_model(model, inputs))
     flops = _count_flops(subject, inputs)
@@ -116,6 +117,7 @@ def _measure_model(work: Work) -> xr.Dataset:
             inputs=describe_tensors(inputs),
             targets=meaning,
             loss=subject.loss.name,
+            n_classes=n_classes,
             blocks_reason=work.store.facts["layers_reason"],
             device=device_of(model).type,
             dtype="none" if dtype is None else dtype_name(dtype),

@@ -84,8 +84,8 @@ def measure(work: Work) -> None:
         if not finished_seeds(work):
             raise
         work.child_reasons["seeds"] = (
-            f"{len(finished_seeds(work))} of {len(seeds_of(work))} seeds that were planned: "
-            "the time was over"
+            f"{len(finished_seeds(work))} of {len(seeds_of(work))} planned seeds; there was no "
+            "time for more"
         )
     finish(work, samples)
 

@@ -7,8 +7,13 @@ import math
 import numpy as np
 import xarray as xr
 
-from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings, result_of
+from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
+from resonance_toolkit._front.page.sections.model import say_loss_of_chance
+from resonance_toolkit._front.page.sections.part import (
+    Findings,
+    examination_of,
+    result_of,
+)
 from resonance_toolkit._front.page.sections.words import describe_cosine, keep_defined
 
 
@@ -35,8 +40,8 @@ def describe(node: xr.DataTree) -> Findings:
             value_of(result, "conflict_share"),
             "layers with a negative cosine; 0.5 for random directions",
         ),
-        Number("main loss", value_of(result, "loss_main")),
-        Number("auxiliary loss", value_of(result, "loss_aux"), "summed over branches, with alpha"),
+        Number("main loss", value_of(result, "loss_main"), say_loss_of_chance(node)),
+        Number("auxiliary loss", value_of(result, "loss_aux"), _say_branches(node)),
         _norm_ratio(result),
     ]
     lead = (
@@ -50,11 +55,11 @@ def describe(node: xr.DataTree) -> Findings:
         lead=lead,
         numbers=keep_defined(numbers),
         meanings=[
-            "The main loss and the loss of the branches each ask for a step. Their cosine says "
-            "whether it is the same step, layer by layer. It holds for these weights only: early "
-            "in training both losses often agree, and part later.",
-            "Layers after the last branch have no cosine, since the auxiliary loss does not reach "
-            "them, and are left out.",
+            "Each of the two losses asks for a step of the weights. Their cosine says, "
+            "layer by layer, whether it is the same step. It holds for these weights only: the "
+            "two losses often agree early in training, and less later.",
+            "Layers behind the last branch are left out: the auxiliary loss does not reach them, "
+            "so they have no cosine.",
         ],
         results=[result],
     )
@@ -70,6 +75,24 @@ def _cosine_of_chance(result: xr.Dataset) -> float:
     is_shared = cosine.notnull().any(other_dims) if other_dims else cosine.notnull()
     shared = float(result["n_parameters"].where(is_shared).sum())
     return 1 / math.sqrt(shared) if shared else math.nan
+
+
+def _say_branches(node: xr.DataTree) -> str:
+    """Say how many branches add up to the auxiliary loss, and what one of them would have."""
+    text = "summed over all branches, times alpha"
+    examination = examination_of(node)
+    settings = examination.attrs
+    layers = [name for name in str(settings.get("layers", "")).split(", ") if name]
+    n_branches = as_number(settings.get("n")) * len(layers)
+    if math.isnan(n_branches) or not layers:
+        return text
+    text += f": {n_branches:,.0f} of them"
+
+    # The branches' own loss is a binary cross-entropy for each class, averaged over classes.
+    response = examination.children.get("response")
+    if response is not None and response.attrs.get("branch_loss") == "bce":
+        text += f"; a branch that guesses has {write_number(math.log(2))}"
+    return text
 
 
 def _norm_ratio(result: xr.Dataset) -> Number:

@@ -34,6 +34,11 @@ def child_of(node: xr.DataTree, name: str) -> xr.Dataset | None:
     return result_of(node.children[name]) if name in node.children else None
 
 
+def examination_of(node: xr.DataTree) -> xr.DataTree:
+    """Return the tree that a part belongs to, which may be one of several runs in a larger one."""
+    return node if node.parent is None else node.parent
+
+
 def result_of(node: xr.DataTree) -> xr.Dataset:
     """Return what a node holds, with the coordinates of its dimensions.
 

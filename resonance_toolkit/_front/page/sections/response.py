@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
+from resonance_toolkit._front.page.sections.model import say_chance, say_loss_of_chance
 from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import (
     count,
@@ -25,16 +26,17 @@ def describe(node: xr.DataTree) -> Findings:
     cosine = value_of(result, "cosine_total")
 
     numbers = [
-        *_final_numbers(result, "accuracy", "from 0 to 1; higher is better"),
-        *_final_numbers(result, "loss", "0 is perfect; lower is better"),
+        *_final_numbers(result, "accuracy", say_chance(node)),
+        *_final_numbers(result, "loss", say_loss_of_chance(node)),
         Number(
             "mean cosine of both gradients during training",
             cosine,
-            "1: same direction; 0: unrelated, like two random directions; \u22121: opposed",
+            "1: same direction; 0: unrelated, like two random directions; \u22121: opposed; the "
+            "range is over seeds and updates",
             low=value_of(result, "cosine_total", "min"),
             high=value_of(result, "cosine_total", "max"),
         ),
-        *_listening_numbers(result),
+        *_listening_numbers(result, say_chance(node)),
     ]
 
     return Findings(
@@ -57,10 +59,10 @@ def _final_mean(result: xr.Dataset, name: str, arm: str) -> float:
 
 def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number]:
     return [
-        Number(f"{name}, plain", _final_mean(result, name, "plain"), reference),
-        Number(f"{name}, with branches", _final_mean(result, name, "branches"), reference),
+        Number(f"held-out {name}, plain", _final_mean(result, name, "plain"), reference),
+        Number(f"held-out {name}, with branches", _final_mean(result, name, "branches"), reference),
         Number(
-            f"difference of {name}, branches minus plain",
+            f"difference in held-out {name}, with branches minus plain",
             value_of(result, f"{name}_difference"),
             "0: no effect; paired by seed, 95 % interval over seeds and held-out samples",
             low=value_of(result, f"{name}_difference_low"),
@@ -69,15 +71,15 @@ def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number
     ]
 
 
-def _listening_numbers(result: xr.Dataset) -> list[Number]:
+def _listening_numbers(result: xr.Dataset, chance: str = "") -> list[Number]:
     if "listening_accuracy" not in result:
         return []
 
     return [
         Number(
-            f"listening accuracy, {label}",
+            f"accuracy of listening heads, {label}",
             value_of(result.sel(arm=[arm]), "listening_accuracy"),
-            "of linear heads that only listen; mean over attachment points and seeds",
+            f"mean over attachment points and seeds; {chance}",
         )
         for arm, label in (("plain", "plain"), ("branches", "with branches"))
         if arm in result["arm"].values
@@ -96,7 +98,7 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
     steps = int(np.max(result["step"].values)) if "step" in result.coords else 0
 
     sentence = (
-        f"After {count(steps, 'update')}, networks trained with branches reach a held-out "
+        f"After {count(steps, 'update')}, models trained with branches reach a held-out "
         f"{measure} of {write_number(branches)}, plain ones {write_number(plain)}: a difference of "
         f"{write_number(difference, signed=True)} over {count(result.sizes['seed'], 'seed')}"
     )
@@ -106,22 +108,24 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
     excludes_zero = low > 0 or high < 0
 
     return f"{sentence} (95 % interval {write_interval(low, high, signed=True)}). The interval " + (
-        "leaves out zero." if excludes_zero else "contains zero: the two cannot be told apart."
+        "does not contain zero."
+        if excludes_zero
+        else "contains zero, so this experiment does not show a difference."
     )
 
 
 def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
     settings = result.attrs
     sentences = [
-        "Both arms start from the same weights, see the same batches in the same order, and differ "
-        "by the branches alone, so the difference is taken seed by seed."
+        "Both arms start from the given weights and see the same batches in the same order. They "
+        "differ only in the branches, so the difference is taken seed by seed."
     ]
     if "optimizer" in settings:
         sentences.append(
             f"Trained with {settings['optimizer']}, learning rate {settings.get('lr', '?')}, on "
             f"{settings.get('n_train', '?')} samples in batches of "
             f"{settings.get('batch_size', '?')}; measured on {settings.get('n_held_out', '?')} "
-            "others."
+            "other samples."
         )
 
     texts = [" ".join(sentences)]
@@ -129,7 +133,7 @@ def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
         texts.append(
             f"During training, the two gradients have a mean cosine of {write_number(cosine)}: "
             f"{describe_cosine(cosine)}. The cosine shows whether branches and main loss ask for "
-            "the same step at that moment. Whether the network ends up better is shown by the "
+            "the same step at that moment. Whether the model ends up better is shown by the "
             "difference above."
         )
 
@@ -145,12 +149,13 @@ def _say_readable(result: xr.Dataset) -> str:
     plain, branches = numbers
     low = value_of(result, "listening_difference_low")
     high = value_of(result, "listening_difference_high")
-    more = "more" if low > 0 else "less" if high < 0 else "neither clearly more nor clearly less"
+    more = "more" if low > 0 else "less" if high < 0 else "about as much"
+    than = "as" if more.startswith("about") else "than"
 
     return join_sentences(
-        "What can be read from a network and how well it answers are different questions. After "
-        f"training, linear heads that only listen read {more} from the networks with branches: "
-        f"{write_number(branches)}, against {write_number(plain)} from plain ones.",
+        "That the classes can be read from a layer does not mean that the model uses them. After "
+        f"training, listening heads read {more} from the models with branches {than} from the "
+        f"plain ones: an accuracy of {write_number(branches)}, against {write_number(plain)}.",
         _say_network(result),
     )
 
@@ -161,8 +166,8 @@ def _say_network(result: xr.Dataset) -> str:
     if math.isnan(low) or math.isnan(high):
         return ""
     if low > 0:
-        return "The networks themselves answer better as well."
+        return "The models themselves also answer better."
     if high < 0:
-        return "The networks themselves answer worse."
+        return "The models themselves answer worse."
 
-    return "These seeds do not show whether the networks themselves answer better."
+    return "These seeds do not show whether the models themselves answer better."

@@ -139,6 +139,14 @@ def test_options_that_make_no_sense_give_a_sentence(refused, words, options, sen
     assert sentence in refused(*words, *options)
 
 
+def test_settings_are_refused_before_anything_is_loaded(refused):
+    # Neither the model nor the data are there, which would be told next.
+    words = ("examine", "timm:none", "--data", "nowhere")
+    assert "--budget: expected 'seconds'" in refused(*words, "--budget", "soon")
+    assert "--parts: expected one of model" in refused(*words, "--parts", "respnse")
+    assert "--seed: expected a whole number" in refused(*words, "--seed", "-1")
+
+
 def test_what_is_missing_is_named(refused):
     assert "python -m resonance examine digits" in refused("examine")
     assert "say what timm:x is examined on" in refused("examine", "timm:x")
