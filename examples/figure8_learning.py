@@ -14,7 +14,7 @@ import xarray as xr
 
 from lab.results.options import arguments
 from lab.results.publish import publish
-from lab.results.verdicts import Row, compare
+from lab.results.verdicts import Row, compare, printed_as
 from lab.studies.learning_curves import draw_learning
 from lab.studies.main_runs import KINDS, main_runs, obstacles_by_backbone
 from lab.training.scales import LABELS
@@ -60,7 +60,9 @@ def rows_of(name: str, run: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
         summaries = summary(run.sel(training=kind))
         for quantity, published, values in zip(NAMES, numbers, summaries, strict=True):
             title = f"{LABELS[name]}, {kind}, {quantity}"
-            rows.append(compare(title, published, values, obstacles=reasons))
+            is_epoch = quantity == "convergence epoch"
+            paper = printed_as(str(published) if is_epoch else f"{published:.4f}")
+            rows.append(compare(title, paper, values, obstacles=reasons))
     return rows
 
 

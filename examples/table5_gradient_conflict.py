@@ -14,7 +14,7 @@ import xarray as xr
 import gradients
 from lab.results.options import arguments
 from lab.results.publish import publish
-from lab.results.verdicts import Row, compare, join_notes, judge
+from lab.results.verdicts import Row, compare, join_notes, judge, printed_as
 from lab.studies.main_runs import main_runs, obstacles_by_backbone, trace_of
 from lab.training.scales import LABELS
 
@@ -66,7 +66,8 @@ def rows_of(summary: xr.Dataset, obstacles: Mapping[str, Sequence[str]]) -> list
         for statistic, number in zip(STATISTICS, numbers, strict=True):
             quantity = f"{LABELS[name]}, {statistic} cosine"
             values = part[statistic].values
-            row = compare(quantity, number, values, obstacles=obstacles[name], note=READING)
+            paper = printed_as(f"{number:.4f}")
+            row = compare(quantity, paper, values, obstacles=obstacles[name], note=READING)
             rows.append(row)
 
         rows.append(_interaction_row(name, published_verdict, part, obstacles[name]))
