@@ -135,7 +135,7 @@ def test_half_the_span_is_half_the_plane():
             planes = xr.concat([planes], label, data_vars=["loss"])
         planes["scaling"] = ["tensor"]
         slopes.append(statistics_of(planes)["value"].sel(statistic="mean_grad"))
-    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-6)
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-4)  # differences of float32 losses
 
 
 @pytest.mark.parametrize(
