@@ -139,14 +139,14 @@ def choose_main_loss(loss: Loss | None, batches: Batches) -> MainLoss:
     """
     targets = [batch_targets for _, batch_targets in batches]
     if loss is None:
-        chosen = default_loss(targets)
-        return MainLoss(chosen, False, name_of(chosen), chosen.meaning, IGNORED_TARGET)
+        function = default_loss(targets)
+        return MainLoss(function, False, name_of(function), function.meaning, IGNORED_TARGET)
 
     if _count_arguments(loss) == 3:
         return MainLoss(loss, True, name_of(loss), "given to the loss", None)
     ignored = ignore_index_of(loss)
-    fitted = fit_class_loss(loss, targets)
-    return MainLoss(fitted, False, name_of(loss), "given to the loss", ignored)
+    fitted_loss = fit_class_loss(loss, targets)
+    return MainLoss(fitted_loss, False, name_of(loss), "given to the loss", ignored)
 
 
 def _count_arguments(loss: Any) -> int | None:
