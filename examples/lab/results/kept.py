@@ -6,13 +6,13 @@ a folder, which win. A result is called by its script, or by the script, a dot a
 """
 
 import shutil
-import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lab.results.files import write_atomically
+from lab.results.notes import abbreviate, letter_notes
 from lab.results.record import read_record
 from lab.results.verdicts import VERDICTS, Row, format_here, format_published
 
@@ -36,9 +36,6 @@ stands below it.
 
 {overview}
 """
-# Notes of so many rows, and of such a share of a table, get a letter; short ones need none.
-_REPEATED, _SHARE = 4, 0.25
-_SHORT = 21  # characters: "intervals do not meet"
 _NOTHING = """
 No result is kept yet. `python examples/reproduce.py --scale paper --keep` makes and keeps them.
 """
@@ -142,31 +139,16 @@ def _section(name: str, title: str, record: Mapping[str, Any], links: Sequence[s
     lines += [f"![{name}]({link})\n" for link in links]
     lines += ["| quantity | published | here | verdict |", "| --- | --- | --- | --- |"]
     rows = [Row(**entry) for entry in record["rows"]]
-    letters = _letters(rows)
+    letters = letter_notes(rows)
     for row in rows:
         verdict = row.verdict if row.published is not None else "-"
-        note = _abbreviate(row.note, letters)
+        note = abbreviate(row.note, letters, mark="*")
         verdict += f" ({note})" if note else ""
         cells = (row.quantity, format_published(row), format_here(row), verdict)
         lines.append("| " + " | ".join(map(_tidy, cells)) + " |")
 
     legend = "; ".join(f"*{letter}* {_tidy(note)}" for note, letter in letters.items())
     return "\n".join([*lines, "", *([f"{legend}.", ""] if legend else [])])
-
-
-def _letters(rows: Sequence[Row]) -> dict[str, str]:
-    """Give a letter to each note that many rows of a table share."""
-    counts = Counter(note for row in rows for note in row.note.split("; "))
-    least = max(_REPEATED, _SHARE * len(rows))
-    repeated = [note for note, count in counts.items() if count >= least and len(note) > _SHORT]
-    return dict(zip(repeated, string.ascii_lowercase, strict=False))
-
-
-def _abbreviate(note: str, letters: Mapping[str, str]) -> str:
-    notes = note.split("; ")
-    marks = " ".join(f"*{letters[each]}*" for each in notes if each in letters)
-    words = [each for each in notes if each not in letters]
-    return "; ".join(filter(None, [marks, *words]))
 
 
 def _tidy(text: str) -> str:
