@@ -22,7 +22,7 @@ def measure_losses(
 
     Raises:
         TypeError: If the losses are neither a mapping nor a sequence.
-        ValueError: If they are no scalars, or their names do not differ.
+        ValueError: If they are not scalars, or their names do not differ.
     """
     names: tuple[str, ...] | None = None
     if isinstance(losses, Mapping):

@@ -98,7 +98,7 @@ def _find_modules(layers: list[str], patterns: str | Sequence[str]) -> list[str]
         module for layer in layers if layer for module in _with_ancestors(layer)
     )
 
-    # The root's name is no level of a dotted name: no star of one level stands for it.
+    # The root's name is not a level of a dotted name: no star of one level stands for it.
     root = [""] if "" in layers and ("" in names or "**" in names) else []
     if root:
         names = [name for name in names if name and (modules or name != "**")]

@@ -70,8 +70,10 @@ from resonance_toolkit._base.drawing import (
     write_figure_title,
     write_title,
 )
+from resonance_toolkit._base.errors import NotApplicableError, missing_extra
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
+    count_arguments,
     count_samples,
     dtype_name,
     first_tensor,
@@ -112,7 +114,6 @@ from resonance_toolkit._base.losses.per_sample import (
     logits_of,
     without_mean,
 )
-from resonance_toolkit._base.missing_extra import missing_extra
 from resonance_toolkit._base.preserving import (
     evaluating,
     preserving,
@@ -152,6 +153,7 @@ __all__ = [
     "__version__",
     # Models and their layers
     "CLASS_TOKEN_NAMES",
+    "count_arguments",
     "count_samples",
     "dtype_name",
     "first_tensor",
@@ -181,6 +183,7 @@ __all__ = [
     "DefaultLoss",
     "FailedLossError",
     "FailedPassError",
+    "NotApplicableError",
     "align_classes",
     "align_predictions",
     "call_loss",

@@ -14,7 +14,7 @@ from resonance_toolkit import (
     write_figure_title,
 )
 
-_CYCLE = 10  # colours, which the eleventh curve would begin anew
+_CYCLE = 10  # colours, which the eleventh curve would begin again
 
 
 def plot_statistics(

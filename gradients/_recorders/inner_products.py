@@ -76,7 +76,7 @@ def stack_losses(losses: Sequence[Tensor]) -> Tensor:
 
 
 def _upper_triangle(vectors: list[Tensor | None], first_is_sum: bool) -> Tensor:
-    # No operation more than it takes: amid a backward pass, most of the time of each is its start.
+    # No operation more than it takes: in a backward pass, most of the time of each is its start.
     wide_vectors = [
         None if vector is None else vector.to(widest_float(vector.device)) for vector in vectors
     ]

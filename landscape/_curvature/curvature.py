@@ -35,6 +35,9 @@ from resonance_toolkit import (
 Basis = Literal["device", "host"]
 EigenvalueEnds = Literal["both", "largest"]
 
+# Error of products, relative to the norm of the matrix, from which a user should be told.
+_LARGE_ERROR = 0.05
+
 _LONG_NAMES = {
     "largest": "largest eigenvalues",
     "largest_residual": "residual norms of the largest eigenvalues",
@@ -110,7 +113,9 @@ def curvature(
         density_steps: Lanczos steps from each start vector.
         product: `"exact"` differentiates twice. `"finite difference"` takes two gradients for each
             product; use it for kernels and compiled code that have no second derivatives. The
-            attributes give the relative error of such products.
+            attribute `product_error` gives the error of such products, relative to the norm of the
+            matrix, and residuals are those against products with another step. Where gradients
+            jump, as behind a ReLU, the error is large in single precision; a warning says so.
         memory: Bytes that retained graphs and the vectors of the basis may take. Beyond it, graphs
             are rebuilt for each product, and the basis is restarted at `2 k + 10` vectors.
         basis: `"host"` keeps the vectors of the basis, and computes with them, in main memory,
@@ -197,9 +202,17 @@ def curvature(
         spectrum = measure_spectrum(matrix_product, list(blocks.values()), templates, effort)
 
     if not np.isfinite(spectrum.columns["largest"][:, 0]).all():
+        cause = "`matrix`" if is_operator(matrix) else "`data` or weights"
         warnings.warn(
-            "the curvature is not finite at the weights, so that all of it is NaN: `data` or "
-            "weights may hold NaN or infinity",
+            "the curvature is not finite at the weights, so that all of it is NaN: "
+            f"{cause} may hold NaN or infinity",
+            stacklevel=2,
+        )
+    elif matrix_product.error > _LARGE_ERROR:
+        warnings.warn(
+            f"finite differences know products only to {matrix_product.error:.2g} of the norm of "
+            "the matrix: kinks (such as ReLU's) or rounding are larger than the curvature; take "
+            "product='exact', or model.double()",
             stacklevel=2,
         )
 

@@ -42,7 +42,7 @@ def operator_product(operator: Operator, parameters: Params) -> MatrixProduct:
 
     Raises:
         ValueError: If it is of another size, or not symmetric.
-        TypeError: If its products are no vectors.
+        TypeError: If its products are not vectors.
     """
     params = list(parameters.values())
     template = start_vector(parameters)

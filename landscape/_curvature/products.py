@@ -2,7 +2,7 @@
 
 Three sources of products, all behind `MatrixProduct`:
 
-    exact               graphs of all batches, kept where memory allows, else made anew each time
+    exact               graphs of all batches, kept if memory allows, else rebuilt each time
     finite difference   two gradients for each product
     operator            a matrix that somebody else multiplies by
 """
@@ -39,7 +39,9 @@ class MatrixProduct:
         multiply_blocks: Products of blocks with vectors, as tensors by parameter.
         params: The parameters, whose types and devices products have.
         graph_bytes: Bytes of retained graphs.
-        error: What products are known to, relatively; 0 if only rounding limits them.
+        error: What products with unit vectors are known to, relative to the norm of the matrix; 0
+            if only rounding limits them.
+        multiply_otherwise: The same products with errors of their own; None if there are none.
         group: Processes over whose batches products are summed.
     """
 
@@ -47,6 +49,7 @@ class MatrixProduct:
     params: Sequence[Tensor]
     graph_bytes: int = 0
     error: float = 0.0
+    multiply_otherwise: Callable[[BlockVectors], list[list[Tensor]]] | None = None
     group: dist.ProcessGroup | None = None
 
     def __call__(self, vector: Tensor) -> Tensor:
@@ -67,6 +70,12 @@ class MatrixProduct:
             for flat_product in flat_products:
                 dist.all_reduce(flat_product, group=self.group)
         return flat_products
+
+    def control(self) -> "MatrixProduct | None":
+        """The same matrix with other errors, if it has some."""
+        if self.multiply_otherwise is None:
+            return None
+        return replace(self, multiply_blocks=self.multiply_otherwise, multiply_otherwise=None)
 
     def _split(self, block: Block, vector: Tensor) -> list[Tensor]:
         params = [self.params[i] for i in block]
@@ -121,6 +130,9 @@ def _finite_difference_product(matrix: CurvatureMatrix) -> MatrixProduct:
     def multiply_blocks(block_vectors: BlockVectors) -> list[list[Tensor]]:
         return [differences.multiply(block, vector) for block, vector in block_vectors]
 
+    def multiply_otherwise(block_vectors: BlockVectors) -> list[list[Tensor]]:
+        return [differences.multiply_otherwise(block, vector) for block, vector in block_vectors]
+
     # Each process has chosen a step of its own: the largest error holds for the sum.
     error = torch.tensor(differences.error, dtype=torch.float64)
     if matrix.group is not None:
@@ -128,7 +140,9 @@ def _finite_difference_product(matrix: CurvatureMatrix) -> MatrixProduct:
         dist.all_reduce(error, dist.ReduceOp.MAX, group=matrix.group)
 
     params = list(matrix.params.values())
-    return MatrixProduct(multiply_blocks, params, error=error.item())
+    return MatrixProduct(
+        multiply_blocks, params, error=error.item(), multiply_otherwise=multiply_otherwise
+    )
 
 
 def _add(totals: list[list[Tensor]], terms: list[list[Tensor]]) -> list[list[Tensor]]:

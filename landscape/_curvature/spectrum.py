@@ -15,6 +15,7 @@ from landscape._curvature.estimates import (
     densities,
     estimate_quadrature,
     estimate_trace,
+    residuals_by_control,
     run_together,
     search_extremes,
 )
@@ -89,8 +90,18 @@ def measure_spectrum(
     probing = effort.trace_tolerance, effort.trace_probes, seed
     traces = run_together(product, blocks, [estimate_trace(r, *probing) for r in ritz])
 
+    # What products only approximate, an eigenpair shows against products with other errors.
+    residuals = [r.residuals for r in ritz]
+    n_checks = 0
+    control = product.control()
+    if control is not None:
+        checks = [residuals_by_control(r, k, both_ends=effort.both_ends) for r in ritz]
+        residuals = run_together(control, blocks, checks)
+        n_checks = 2 * k if effort.both_ends else k
+
     rounding = max(torch.finfo(p.dtype).eps for p in product.params)
-    columns = _columns([(r.values, r.residuals) for r in ritz], k, max(rounding, product.error))
+    pairs = [(r.values, residual) for r, residual in zip(ritz, residuals, strict=True)]
+    columns = _columns(pairs, k, max(rounding, product.error))
     if not effort.both_ends:
         # What Lanczos' method saw of the other end on its way is far from an eigenvalue.
         for name in ("smallest", "smallest_residual"):
@@ -114,7 +125,7 @@ def measure_spectrum(
         eigenvalues=eigenvalues,
         density=density,
         n_products={
-            "eigenvalues": max(n_products_by_block),
+            "eigenvalues": max(n_products_by_block) + n_checks,
             "trace": max(n_probes for _, _, n_probes in traces),
             "density": runs * min(steps, longest),
         },

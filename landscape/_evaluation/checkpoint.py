@@ -165,7 +165,7 @@ class Checkpoint:
 
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:
-            warn_user(f"{error}. The points of this run are not kept from here on")
+            warn_user(f"{error}. From here on, the points of this run are not saved")
             self._has_warned = True
 
 

@@ -147,7 +147,7 @@ def evaluate(
 
 
 def warn_unless_finite(loss: float) -> bool:
-    """Warn of a loss at the model itself that is no number; tell whether it was needed."""
+    """Warn of a loss at the model itself that is not a number; tell whether it was needed."""
     if np.isfinite(loss):
         return False
 

@@ -204,7 +204,10 @@ def _params_along(model: nn.Module, direction: Any, over: str | Sequence[str] | 
             f"{type(direction).__name__}"
         )
     if over is not None:
-        raise ValueError("`over`: is for gradients; an update moves what it has tensors for")
+        raise ValueError(
+            "`over`: expected None with an update as `direction`, which moves the parameters that "
+            "it has tensors for"
+        )
     if not direction:
         raise ValueError("`direction`: expected tensors by parameter name, got none")
     return covered_parameters(model, list(direction), argument="direction")

@@ -105,7 +105,7 @@ def line(
     alphas = line_coordinates(size, span or default_span, has_end=to is not None)
     normalisation = either_spelling(normalisation, normalization)
     if to is not None and (over, extra, normalisation, direction) != (None, None, None, "random"):
-        raise ValueError("`to`: leaves no choice of direction, normalisation, over or extra")
+        raise ValueError("`to`: cannot be combined with direction, normalisation, over or extra")
     if not isinstance(direction, str | Mapping):
         raise TypeError(
             f"`direction`: expected a name or a mapping, got {type(direction).__name__}"

@@ -5,7 +5,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from resonance_toolkit import provenance
+from resonance_toolkit import check_not_negative, provenance
 
 Array = NDArray[np.float64]
 Statistic = tuple[str, Array]  # long name, values
@@ -34,7 +34,8 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
         and `n_non_finite`, points left out of everything else.
 
     Raises:
-        ValueError: If `surface` has no `loss` over `alpha` and `beta` of 3 x 3 points or more.
+        ValueError: If `surface` has no `loss` over `alpha` and `beta` of 3 x 3 points or more, or
+            `radii` is not a sequence of finite numbers of at least zero.
 
     Examples:
         >>> axis = np.linspace(-1, 1, 5)
@@ -49,6 +50,8 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
         raise ValueError("`surface`: expected a variable `loss` over `alpha` and `beta`")
     if min(surface.sizes[d] for d in plane) < 3:
         raise ValueError(f"`surface`: expected 3 x 3 points or more, got {dict(surface.sizes)}")
+
+    distances = _check_radii(radii)
 
     loss = surface["loss"].transpose(..., *plane)
     other_dims = loss.dims[:-2]
@@ -65,7 +68,7 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
         for name, (long_name, value) in statistics.items()
     }
 
-    sharpness = np.stack([_sharpness(z, alphas, betas, radius) for radius in radii], axis=-1)
+    sharpness = np.stack([_sharpness(z, alphas, betas, radius) for radius in distances], axis=-1)
     variables["sharpness"] = (
         (*other_dims, "radius"),
         sharpness,
@@ -78,7 +81,7 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
     }
     coordinates["radius"] = (
         "radius",
-        np.asarray(radii, dtype=float),
+        np.asarray(distances),
         {"long_name": "distance from (0, 0)"},
     )
     return xr.Dataset(
@@ -86,6 +89,13 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
         coords=coordinates,
         attrs=surface.attrs | provenance("landscape.smoothness"),
     )
+
+
+def _check_radii(radii: Any) -> list[float]:
+    is_sequence = isinstance(radii, Sequence | np.ndarray) and not isinstance(radii, str)
+    if not is_sequence or not len(radii):
+        raise ValueError(f"`radii`: expected one distance or more in a list, got {radii!r}")
+    return [check_not_negative("radii", radius) for radius in radii]
 
 
 def _spread_and_slopes(z: Array, a: Array, b: Array) -> dict[str, Statistic]:

@@ -60,7 +60,9 @@ class EquilibriumPropagation:
         check_positive("rate", rate)
         check_choice("of", of, ("displacement", "error"))
         if of == "error" and not anchored:
-            raise ValueError("`of`: 'error' needs anchored=True, else the first block has none")
+            raise ValueError(
+                "`of`: 'error' needs anchored=True, because otherwise the first block has no error"
+            )
 
         self.settings = {
             "beta": beta,
@@ -135,16 +137,18 @@ class EquilibriumPropagation:
             try:
                 output = _call_block(module, input_state)
             except Exception as error:
-                raise ValueError(f"`blocks`: {block!r} cannot run on the block before") from error
+                raise ValueError(
+                    f"`blocks`: {block!r} cannot run on the block before it"
+                ) from error
 
             # Not bit by bit: a block by itself may run another kernel than inside the model.
             if output.shape != hidden.shape or not torch.allclose(
                 output, hidden, rtol=1e-3, atol=1e-4
             ):
                 raise ValueError(
-                    f"`blocks`: equilibrium propagation expects a chain, but {block!r} gives "
-                    "something else than in the model when it runs on the output of the block "
-                    "before; name every block in between, too"
+                    "`blocks`: equilibrium propagation expects a chain of blocks, but on the "
+                    f"output of the block before it, {block!r} returns something else than in "
+                    "the model; name every block in between, too"
                 )
 
 

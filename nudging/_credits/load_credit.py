@@ -42,5 +42,5 @@ def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
     try:
         credit: Callable[[State], dict[str, Tensor]] = _CLASSES[kind].from_dataset(dataset)
     except Exception as error:  # whatever a file that someone else made holds instead
-        raise ValueError(f"`dataset`: holds no whole {kind}: {error}") from error
+        raise ValueError(f"`dataset`: holds no complete {kind}: {error}") from error
     return credit

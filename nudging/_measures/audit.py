@@ -1,6 +1,8 @@
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -102,7 +104,7 @@ def audit(
     _check_accuracy("frozen_accuracy", frozen_accuracy)
     thresholds = {"scale": scale, "reference": reference, "stability": stability, "depth": depth}
     for name, threshold in thresholds.items():
-        if isinstance(threshold, bool) or not np.isfinite(threshold):
+        if not _is_number(threshold):
             raise ValueError(f"`{name}`: expected a finite number, got {threshold!r}")
 
     request = Request(
@@ -163,8 +165,12 @@ def audit(
 
 def _check_accuracy(argument: str, accuracy: float | None) -> None:
     # Not `check_share`, which excludes 0: a network may well be always wrong.
-    if accuracy is not None and not 0 <= accuracy <= 1:
+    if accuracy is not None and not (_is_number(accuracy) and 0 <= accuracy <= 1):
         raise ValueError(f"`{argument}`: expected a share between 0 and 1, got {accuracy!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _measure_norms(batch: ObservedBatch) -> dict[str, Tensor]:

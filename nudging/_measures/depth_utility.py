@@ -78,7 +78,9 @@ def depth_utility(
     with preserving_rng(all_accelerators()):
         model = build()
     if not isinstance(model, nn.Module):
-        raise TypeError(f"`build`: expected to make a module, got {type(model).__name__}")
+        raise TypeError(
+            f"`build`: expected a function that returns a module, got {type(model).__name__}"
+        )
     found_blocks = choose_blocks(model, blocks)
     names = list(found_blocks)
     n_blocks = len(names)

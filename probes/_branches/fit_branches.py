@@ -96,7 +96,7 @@ def as_accuracies(evaluation: xr.Dataset, level: float) -> xr.Dataset:
 def _check_settings(settings: Settings, method: FitMethod) -> None:
     if not settings.listen_only or settings.n != 1:
         raise ValueError(
-            "`fit`: expected one listening branch for each layer, since there is one best, got "
+            "`fit`: expected one listen-only branch per layer, because there is one best fit, got "
             f"n={settings.n} with listen_only={settings.listen_only}; attach another probe with "
             "n=1, listen_only=True"
         )

@@ -122,7 +122,7 @@ class Probe(Listener):
         """Number of tensors if each branch had its own weight: branches times layers."""
         return self.settings.n * len(self.branches)
 
-    # Traced as part of a caller's compiled step it would be compiled anew at every step.
+    # Traced as part of a caller's compiled step it would be compiled again at every step.
     @never_compiled
     def loss(self, y: Tensor, *, main: Tensor | None = None, shift: bool | None = None) -> Tensor:
         """Return the auxiliary loss of the latest forward pass, times alpha, summed over layers.
@@ -435,7 +435,7 @@ class Probe(Listener):
         """Go on from a saved step; compressed branches must be those that were saved."""
         names_to_compare = ["method"]
         if self.settings.method == "compressed":
-            # Static branches are drawn anew: these decide whether they come out the same.
+            # Static branches are drawn again: these settings decide whether they come out the same.
             names_to_compare += ["seed", "n", "active", "init"]
 
         own_state = self.get_extra_state()

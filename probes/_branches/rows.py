@@ -102,20 +102,20 @@ def _check_grid(
         cure = "choose another"
         if pool.kind in ("mean", "cls", "flatten"):
             cure = "attach with pool='spatial', which keeps positions"
-        raise ValueError(f"{start} with positions, this one is pooled to a vector; {cure}")
+        raise ValueError(f"{start} with positions, but this one is pooled to a vector; {cure}")
 
     if len(grid) != len(target_grid):
         raise ValueError(
-            f"{start} with as many axes, this one has {_describe(grid)}; choose another, or a "
-            "callable `pool` that gives (sample, *axes of the targets, feature)"
+            f"{start} with as many axes, but this one has {_describe(grid)}; choose another, or a "
+            "callable `pool` that returns (sample, *axes of the targets, feature)"
         )
 
     # Tokens have no order in space by which a nearest one could be found.
     if grid != target_grid and not _is_map(grid, pool):
         raise ValueError(
-            f"{start} with a token for each, this one has {_describe(grid)} (a class token, "
-            "windows?); choose another, or a callable `pool` that leaves out what has no target, "
-            "such as lambda x: x[:, 1:]"
+            f"{start} with a token for each, but this one has {_describe(grid)} (a class token, "
+            "windows?); choose another, or a callable `pool` that leaves out tokens without a "
+            "target, such as lambda x: x[:, 1:]"
         )
 
 

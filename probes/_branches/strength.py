@@ -124,7 +124,7 @@ def _as_schedule(value: float | Schedule) -> Schedule:
 
 
 def _check_strength(value: Any) -> float:
-    # Not `check_not_negative`: what is no number at all is a TypeError here, with all that fits.
+    # Not `check_not_negative`: what is not a number at all is a TypeError here, with all that fits.
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`alpha`: expected a number, mapping or schedule, got {value!r}")
     if not math.isfinite(value) or value < 0:

@@ -51,7 +51,7 @@ def understand_targets(
         may_wait: Whether values on an accelerator may be looked at, which waits for it.
 
     Raises:
-        TypeError: If they are no tensor.
+        TypeError: If they are not a tensor.
         ValueError: If they are of another shape or kind, need a gradient, or are out of range.
     """
     if not isinstance(y, Tensor):
@@ -149,7 +149,7 @@ def _check_numbers(y: Tensor, loss: Any) -> None:
     if low < 0 or high > 1:
         raise ValueError(
             f"`y`: expected numbers from 0 to 1 for loss={loss!r}, got {low:.4g} to {high:.4g}; "
-            "logits are no labels, and real numbers need a callable `loss` in attach"
+            "logits are not labels, and real numbers need a callable `loss` in attach"
         )
 
 

@@ -130,7 +130,7 @@ def check_thresholds(argument: str, values: object, *, at_most: int | None = Non
     """Return one or more numbers as an array.
 
     Args:
-        argument: What the user calls it, for the error.
+        argument: The name of the user's argument, for the error.
         values: What came.
         at_most: How many are allowed; None allows any number of them.
 

@@ -61,7 +61,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
         batch_size: Samples run together; as many as memory for logits allows if None.
 
     Raises:
-        TypeError: If targets are no tensors.
+        TypeError: If targets are not tensors.
         ValueError: If the targets do not fit.
     """
     layers = heads.layers
@@ -86,7 +86,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
             if bool((targets != IGNORED_TARGET).any()):
                 check_exit_targets(targets.cpu(), logits)
             if not heads.has_tokens and last_layer in heads.functions:
-                _check_same_path(heads.functions[last_layer], states[last_layer].after, logits)
+                _check_same_path(heads.functions[last_layer], states[last_layer].output, logits)
 
             batch = _record_batch(states, heads, logits, targets, first_sample, by_token=by_token)
             n_tokens = len(batch.target)

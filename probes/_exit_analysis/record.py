@@ -92,7 +92,7 @@ def record_exits(
         The attribute `n_samples` is the number of samples.
 
     Raises:
-        TypeError: If targets are no tensors.
+        TypeError: If targets are not tensors.
         ValueError: If an argument does not fit, or there are no data.
 
     Examples:

@@ -31,7 +31,7 @@ POOLING_BETWEEN_MODULES: dict[str, Callable[[Tensor], Tensor]] = {
 # Right for texts without padding only, so that each pass has to be checked.
 LAST_TOKEN = "last token"
 
-# Made within `forward`, where they are no modules: DistilBERT's classifier has such a `relu`.
+# Made within `forward`, where they are not modules: DistilBERT's classifier has such a `relu`.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -132,5 +132,5 @@ class ExitPoint:
 
 
 def has_parameters(root: nn.Module, module_name: str) -> bool:
-    """Tell whether a module of the model's has parameters; `""` is no module."""
+    """Tell whether a module of the model's has parameters; `""` is not a module."""
     return bool(module_name) and any(True for _ in root.get_submodule(module_name).parameters())

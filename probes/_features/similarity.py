@@ -261,5 +261,5 @@ def _as_model(model: nn.Module, other: nn.Module | Mapping[str, Tensor]) -> nn.M
         other_model.load_state_dict(other)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"`other`: is no state of this model: {reason}") from error
+        raise ValueError(f"`other`: is not a state dict of this model: {reason}") from error
     return other_model

@@ -163,7 +163,7 @@ def _count_classes(root: nn.Module, output: Any) -> int:
             f"`classes`: cannot tell from an output of type {type(output).__name__}; give a number"
         ) from None
 
-    # Encoders without a head yield hidden states, whose width is no number of classes.
+    # Encoders without a head yield hidden states, whose width is not the number of classes.
     is_hidden_state = logits is _find(output, "last_hidden_state")
     if logits.dim() < 2 or is_hidden_state:
         kind = "hidden states" if is_hidden_state else "an output"

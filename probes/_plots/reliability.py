@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from probes._exit_analysis.token_statistics import Measure
 
 _MOST_NAMED = 12  # layers in the legend; half as many where axes are the user's
-_CYCLE = 10  # colours, which the eleventh layer would begin anew
+_CYCLE = 10  # colours, which the eleventh layer would begin again
 _RARE_SHARE = 0.01  # of the tokens: the frequency of a bin with fewer is mostly noise
 _VARIABLES = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
 

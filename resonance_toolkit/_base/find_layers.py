@@ -39,7 +39,7 @@ def find_layers(
     Args:
         model: Any module, wrapped or not.
         patterns: One or more names or patterns, such as `"layer[1-4]"`.
-        argument: What the user calls `patterns`, for the error.
+        argument: The name of the user's argument, for the error.
 
     Returns:
         Modules by dotted name, as in `named_modules()` of the unwrapped model.
@@ -83,7 +83,7 @@ def select(
     Args:
         names: Dotted names, such as those of layers or parameters.
         patterns: One or more names or patterns; `*` stays within a level, `**` crosses levels.
-        argument: What the user calls `patterns`, for the error.
+        argument: The name of the user's argument, for the error.
         spellings: Other ways to write a name.
 
     Raises:
@@ -134,7 +134,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _wrapping_attribute(module: nn.Module) -> str | None:
-    """Return under which attribute a wrapper holds its module; None if it is no wrapper."""
+    """Return under which attribute a wrapper holds its module; None if it is not a wrapper."""
     if not module._modules:
         return None
 

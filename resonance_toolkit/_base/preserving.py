@@ -32,7 +32,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             model.eval()
         yield
     finally:
-        # A module may do more than set a flag when its mode changes (merge weights, say).
+        # A module may do more than set a flag when its mode changes (such as merge weights).
         for module, was_training in training_modes.items():
             has_own_switch = type(module).train is not nn.Module.train
             if has_own_switch and module.training != was_training:
@@ -65,13 +65,15 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
         >>> torch.equal(layer.weight, before), layer.training
         (True, True)
     """
+    modules = all_modules(model)
+    training_modes = {module: module.training for module in modules}
+
     # A scripted module keeps its tensors where nothing can take them away.
     registries = [
         (module, dict(module._parameters), dict(module._buffers))
-        for module in model.modules()
+        for module in modules
         if not isinstance(module, torch.jit.ScriptModule)
     ]
-    training_modes = {module: module.training for module in model.modules()}
 
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters]

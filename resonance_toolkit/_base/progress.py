@@ -56,7 +56,7 @@ def showing_progress(form: ProgressForm) -> Iterator[None]:
     """Choose how verbs show their progress while the body runs.
 
     For a whole program, set the environment variable `RESONANCE_PROGRESS` to one of the same words.
-    `TQDM_DISABLE` is heeded, too; what this guard says counts more than both.
+    `TQDM_DISABLE` is respected, too; this guard overrides both.
 
     Args:
         form: `"off"` for nothing; `"bar"`; `"lines"`, for log files; or `"auto"`, a bar in a

@@ -130,7 +130,7 @@ def show(browser, tmp_path):
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri(), wait_until="load")
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         return page
 
     yield opened

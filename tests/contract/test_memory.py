@@ -1,13 +1,18 @@
 """What no verb may keep: the model, or a little more memory with every call."""
 
 import gc
+import tempfile
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import attention
 import landscape
+import nudging
+import probes
 import resonance
 from tests.contract.test_contract import VERBS, make_data, make_model
 from tests.contract.verbs_landscape import path
@@ -30,8 +35,40 @@ def _capture_in_a_pass(model, data):
     return captured.dataset()
 
 
+def _watch_training(model, data):
+    monitor = resonance.Monitor(model, every=1, data=data, samples=6, sharpness_every=1)
+    grads = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    for _ in range(2):
+        logits = model(data[0])
+        monitor.backward(F.cross_entropy(logits, data[1]), logits.square().mean())
+    for parameter, grad in zip(model.parameters(), grads, strict=True):
+        parameter.grad = grad
+    return monitor.tree()
+
+
+def _draw_page(model, data):
+    result = probes.similarity(model, model, data, layers=["norm", "blocks.*"], samples=12)
+    with tempfile.TemporaryDirectory() as folder:
+        return resonance.page(result, Path(folder, "page.html")).name
+
+
+def _write_text(model, data):
+    maps = attention.capture(model, data[0][:4], queries="all", keys="all", maps=True)
+    return attention.html_text(maps, [str(key) for key in maps["key"].values])
+
+
+def _observe(model, data):
+    with resonance.preserving(model), resonance.evaluating(model):
+        return sorted(nudging.observe(model, *data, ["blocks.0"]).hidden)
+
+
 # Those without a row in the contract: some give no Dataset.
 OTHERS = {
+    "resonance.Monitor": _watch_training,
+    "resonance.page": _draw_page,
+    "attention.html_text": _write_text,
+    "nudging.observe": _observe,
     "resonance.examine": lambda model, data: resonance.examine(
         model, data, parts=["model", "response", "gradients"], budget=0.2, n=2, steps=2, seeds=1
     ),

@@ -60,7 +60,7 @@ def reproduce(place, *options):
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
 
 

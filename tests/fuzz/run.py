@@ -13,7 +13,8 @@ import torch
 
 from resonance_toolkit import showing_progress
 from tests.fuzz.cases import make_case
-from tests.fuzz.verbs import VERBS, check_result
+from tests.fuzz.references import check_result
+from tests.fuzz.verbs import VERBS
 from tests.helpers.state import snapshot
 
 

@@ -13,6 +13,7 @@ import xarray as xr
 
 from gradients import Trace, read_trace
 from tests.helpers.small_network import make_batch, make_network, two_losses
+from tests.helpers.systems import needs_posix
 
 
 def three_losses(model, x, y):
@@ -172,6 +173,7 @@ for step in range(100):
 """
 
 
+@needs_posix
 def test_a_killed_process_loses_nothing(tmp_path):
     path = tmp_path / "trace.jsonl"
     root = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def run_ranks(script: str, *arguments: str, ranks: int = 2, seconds: float = 180) -> None:
+def run_ranks(script: str, *arguments: str, ranks: int = 2, seconds: float = 900) -> None:
     """Start `tests/distributed/<script>` once per rank; fail with a rank's words."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -21,6 +21,7 @@ from lab.studies import sweep as module
 from lab.studies.executing import executing
 from lab.studies.sweep import key_of, sweep
 from lab.training.recipe import Recipe
+from tests.helpers.systems import needs_posix
 
 ROOT = Path(__file__).parents[2]
 TINY = Recipe(per_class=4, test_per_class=2, epochs=2, batch=16)
@@ -140,11 +141,12 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path, trained, monkeypatch):
     assert trained == RECIPES
 
 
+@needs_posix
 def test_a_killed_sweep_repeats_no_finished_run(tmp_path):
     script = [sys.executable, str(ROOT / "tests" / "lab" / "sweep_killed.py"), str(tmp_path)]
     paths = os.pathsep.join([str(ROOT / "examples"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    victim = subprocess.run(script, env=environment, timeout=120)
+    victim = subprocess.run(script, env=environment, timeout=900)
     assert victim.returncode == -signal.SIGKILL
 
     finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.nc")}
@@ -192,6 +194,7 @@ def test_divergence_does_not_end_a_sweep(tmp_path):
     assert [run["diverged"].item() for run in runs] == [1, 0]
 
 
+@needs_posix
 def test_dask_finishes_though_a_worker_is_killed(tmp_path):
     recipes = [replace(recipe, epochs=40) for recipe in RECIPES]
     expected = sweep(recipes, cache=tmp_path / "here")

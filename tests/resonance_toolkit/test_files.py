@@ -2,7 +2,6 @@
 
 import os
 import random
-import resource
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +24,14 @@ from resonance_toolkit import (
     with_digest,
     write_atomically,
 )
+from tests.helpers.systems import needs_posix, needs_proc
 
 
 @contextmanager
 def no_room_beyond(n_bytes):
     """Let no file of this process grow larger, as on a disk that is nearly full."""
+    import resource  # of POSIX alone
+
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
     try:
@@ -64,6 +66,7 @@ def test_a_new_file_has_the_permissions_of_any_other(tmp_path):
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
+@needs_posix
 def test_no_link_is_written_through(tmp_path, monkeypatch):
     # Even where the name could be known beforehand.
     precious = tmp_path / "precious"
@@ -96,6 +99,7 @@ def test_what_a_killed_process_left_goes_after_a_day(tmp_path):
     }
 
 
+@needs_posix
 @pytest.mark.parametrize("write", ["netcdf", "tensors"])
 def test_a_full_disk_is_told_and_the_old_file_stays(tmp_path, write):
     path = tmp_path / "result"
@@ -111,6 +115,7 @@ def test_a_full_disk_is_told_and_the_old_file_stays(tmp_path, write):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
+@needs_proc
 def test_a_folder_that_takes_no_file_is_found_out(tmp_path):
     check_writable("checkpoint", tmp_path / "plane.nc")
     assert list(tmp_path.iterdir()) == []
@@ -118,6 +123,7 @@ def test_a_folder_that_takes_no_file_is_found_out(tmp_path):
         check_writable("checkpoint", type(tmp_path)("/proc/plane.nc"))  # for root as well
 
 
+@needs_posix
 def test_a_lock_lets_one_in_at_a_time(tmp_path):
     counter = tmp_path / "counter"
     counter.write_text("0")
@@ -175,7 +181,7 @@ def test_a_digest_notices_the_smallest_change(dataset, change):
     dataset = with_digest(dataset)
     check_digest(dataset)
     change(dataset)
-    with pytest.raises(ValueError, match="is damaged: what it holds and its digest do not agree"):
+    with pytest.raises(ValueError, match="is damaged: its contents and its digest do not agree"):
         check_digest(dataset)
 
 

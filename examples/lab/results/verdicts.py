@@ -45,7 +45,8 @@ class Row:
 
     Attributes:
         quantity: What was measured.
-        published, here: The paper's number or words, and ours (a mean over seeds).
+        published, here: The paper's number or words, and ours (a mean over seeds). So they are
+            called in every printed table and in the kept files.
         verdict, note: The verdict, with the reason for it and further words.
         deviation, p, printed: As in `Published`.
         low, high: The ends of our 95 % interval.
@@ -101,7 +102,7 @@ def compare(
 
     finite_values = [float(value) for value in values if math.isfinite(value)]
     n_lost = len(values) - len(finite_values)
-    lost = f"{n_lost} of {len(values)} seeds undefined" if n_lost else ""
+    loss_note = f"{n_lost} of {len(values)} seeds undefined" if n_lost else ""
     mean, low, high = mean_interval(finite_values)
     paper = {"deviation": published.deviation, "p": published.p, "printed": published.printed}
 
@@ -110,7 +111,7 @@ def compare(
         return Row(quantity, published.mean, float("nan"), note=words, **paper)
 
     if len(finite_values) < 2:
-        words = join_notes("a single seed has no interval", *obstacles, lost, note)
+        words = join_notes("a single seed has no interval", *obstacles, loss_note, note)
         return Row(quantity, published.mean, mean, note=words, **paper)
 
     # 0.0000 stands for everything below 0.00005.
@@ -122,7 +123,7 @@ def compare(
     remark = ""
     if obstacles:
         remark = "intervals meet" if meets else "intervals do not meet"
-    words = join_notes(*obstacles, remark, lost, note)
+    words = join_notes(*obstacles, remark, loss_note, note)
     return Row(quantity, published.mean, mean, verdict, words, low=low, high=high, **paper)
 
 

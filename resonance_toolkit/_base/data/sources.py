@@ -215,7 +215,7 @@ def _refuse_pictures(item: Any) -> None:
     values = values if isinstance(values, Iterable) else ()
     if any(type(value).__module__.startswith("PIL.") for value in values):
         raise TypeError(
-            "`data`: expected tensors, got pictures of PIL; have the dataset make tensors of them, "
+            "`data`: expected tensors, got PIL images; have the dataset turn them into tensors, "
             "by a transform such as torchvision.transforms.ToTensor()"
         )
 

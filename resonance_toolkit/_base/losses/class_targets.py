@@ -1,4 +1,4 @@
-"""Targets that are classes: which there are, and what to say of one that is none."""
+"""Targets that are classes: which ones there are, and what to say of a target that is not one."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def extreme_classes(pieces: list[Tensor], ignored: int = IGNORED_TARGET) -> tupl
 def class_out_of_range(
     target: int, n_classes: int | None = None, ignored: int = IGNORED_TARGET
 ) -> str:
-    """Say that a target is no class."""
+    """Say that a target is not a class."""
     expected = "of at least 0" if n_classes is None else f"0 to {n_classes - 1}"
     return f"`data`: expected classes {expected} (or {ignored}, which does not count), got {target}"
 

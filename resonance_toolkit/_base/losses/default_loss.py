@@ -93,7 +93,7 @@ def default_loss(targets: Iterable[Any]) -> DefaultLoss:
         targets: Those of every batch.
 
     Raises:
-        TypeError: If targets are no tensors.
+        TypeError: If targets are not tensors.
         ValueError: If they are NaN, or numbers that no loss stands for.
 
     Examples:
@@ -192,7 +192,7 @@ def align_classes(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     scores = logits if is_second else logits.movedim(-1, 1)
     if scores.shape[1] < 2:
         raise ValueError(
-            "`data`: one output per sample is no choice between classes; give a `loss` of "
+            "`data`: one output per sample is not a choice between classes; give a `loss` of "
             "(outputs, targets)"
         )
     return scores, classes

@@ -93,7 +93,7 @@ def _read_image(path: Path, size: int) -> Tensor:
             image = ImageOps.fit(file.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
     except Exception as error:  # whatever a damaged file makes pillow say
         raise Mistake(
-            f"--data: {path} is no image that can be read: {first_line(error)}"
+            f"--data: {path} is not an image that can be read: {first_line(error)}"
         ) from error
 
     pixels = np.array(image, dtype=np.float32) / 255

@@ -178,11 +178,11 @@ def _read_preparation(folder: Path) -> Preparation:
 
 def _say_not_there(name: str, is_folder: bool, error: Exception) -> str:
     if is_folder:
-        return f"MODEL: {name} is no folder of transformers': {first_line(error)}"
+        return f"MODEL: {name} is not a folder of transformers: {first_line(error)}"
     return (
-        f"MODEL: {name!r} is no local folder and not among what transformers has downloaded, and "
-        f"nothing is downloaded here; get it once by `hf download {name}`, or give a folder that "
-        "save_pretrained wrote"
+        f"MODEL: {name!r} is neither a local folder nor a model that transformers has downloaded, "
+        f"and nothing is downloaded here; get it once by `hf download {name}`, or give a folder "
+        "that save_pretrained wrote"
     )
 
 

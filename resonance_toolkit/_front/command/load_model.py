@@ -91,7 +91,7 @@ def _load_folder(folder: Path, request: ModelRequest) -> LoadedModel:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise Mistake(f"MODEL: {path} is no JSON: {error}") from error
+        raise Mistake(f"MODEL: {path} is not JSON: {error}") from error
 
     if isinstance(config, dict) and "architecture" in config and "model_type" not in config:
         return load_timm(f"local-dir:{folder}", request)

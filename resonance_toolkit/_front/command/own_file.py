@@ -76,7 +76,7 @@ def _is_an_instruments(name: str) -> bool:
 def _run_file(path: Path) -> ModuleType:
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise Mistake(f"MODEL: {path} is no Python file")
+        raise Mistake(f"MODEL: {path} is not a Python file")
     module = module_from_spec(spec)
 
     # Dataclasses and pickling look a class's module up by name. A file may be called like a module

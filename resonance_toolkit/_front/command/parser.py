@@ -15,21 +15,21 @@ examples:
   python -m resonance examine transformers:./my-gpt2 --data book.txt --budget 600
 
 MODEL is one of
-  timm:NAME, torchvision:NAME     with weights drawn by --seed, or --pretrained
+  timm:NAME, torchvision:NAME     with random weights (see --seed), or with --pretrained
   transformers:NAME or a folder   what save_pretrained wrote; a NAME if it was downloaded before
-  file.py:NAME                    your function or class, called without arguments, or a model.
-                                  The code of the file is run
+  file.py:NAME                    your function or class, called without arguments, or a model;
+                                  the code of the file is run
   digits                          a small vision transformer for the bundled digits
 
 DATA is one of
   a folder     of images, with one folder per class; resized and standardised as the model expects
   FILE.npz     with x and y, or x_train and y_train; images of uint8 are scaled, channels put first
-  FILE.txt     for causal language models; tokens are those of the model's folder, or else
-               characters or bytes, as its vocabulary has room
+  FILE.txt     for causal language models; split by the tokenizer in the model's folder, or else
+               into characters or bytes, depending on the size of the vocabulary
   digits       the 1797 digits that come with scikit-learn
 
-exit codes: 0 done; 1 a failure of ours; 2 something to put right, told in a sentence; 130 Ctrl-C:
-what is finished is saved, and the same command goes on from there.
+exit codes: 0 done; 1 a bug in the toolkit; 2 a mistake in the command, explained in one sentence;
+130 Ctrl-C: finished parts are saved, and the same command continues from there.
 """
 
 _SHOW = """\
@@ -38,15 +38,15 @@ examples:
   python -m resonance show surface.nc --output surface.png
   python -m resonance show seed0/result.nc seed1/result.nc --output both.html
 
-Open only files that you trust as far as any other HDF5 file.
+Open only files that you trust, as with any HDF5 file.
 """
 
 _INFO = """\
 example:
   python -m resonance info
 
-Where a file of yours or another distribution has one of our names (probes, landscape, gradients,
-attention, nudging, resonance), it is listed with the cure.
+If a file of yours or another installed package has one of our names (probes, landscape, gradients,
+attention, nudging, resonance), it is listed with a remedy.
 """
 
 
@@ -59,8 +59,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="resonance",
         description="How does this architecture respond to this training signal?",
-        epilog="`python -m resonance COMMAND --help` has examples. Where another `resonance` is in "
-        "the way, `python -m resonance_toolkit` is the same.",
+        epilog="`python -m resonance COMMAND --help` has examples. If another package is "
+        "called `resonance`, use `python -m resonance_toolkit`.",
     )
     parser.add_argument("--version", action=_PrintVersion, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -115,7 +115,7 @@ def _add_examine(commands: Any) -> None:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="begin anew, where a run that was stopped could be continued",
+        help="start over instead of continuing a run that was stopped",
     )
 
     model = parser.add_argument_group("the model")
@@ -144,12 +144,12 @@ def _add_examine(commands: Any) -> None:
         "--window",
         type=_whole_number_from(2),
         default=64,
-        help="tokens of a text (default: %(default)s)",
+        help="tokens in a sample of text (default: %(default)s)",
     )
     data.add_argument(
         "--loss",
         metavar="NAME",
-        help="of torch.nn.functional, such as mse_loss; by default what the targets ask for",
+        help="a loss of torch.nn.functional, such as mse_loss; by default, the targets decide",
     )
 
     measurements = parser.add_argument_group("what is measured")
@@ -182,16 +182,16 @@ def _add_examine(commands: Any) -> None:
         help="such as response,landscape; all by default",
     )
     measurements.add_argument(
-        "--seed", type=int, default=0, help="of everything drawn (default: 0)"
+        "--seed", type=int, default=0, help="seed of everything random (default: 0)"
     )
-    measurements.add_argument("--title", help="of the page")
+    measurements.add_argument("--title", help="title of the page")
 
 
 def _add_show(commands: Any) -> None:
     parser = _add_command(commands, "show", "draw a saved result by what made it", _SHOW)
     parser.set_defaults(run=_run_show)
     parser.add_argument(
-        "results", metavar="RESULT.nc", type=Path, nargs="+", help="several go side by side"
+        "results", metavar="RESULT.nc", type=Path, nargs="+", help="several are shown side by side"
     )
     parser.add_argument(
         "--output",

@@ -75,7 +75,7 @@ def _examine_or_explain(subject: Subject, progress: Path, settings: dict[str, An
         # What Python calls the checkpoint is no option here.
         reason = first_line(error).partition(": ")[2].partition(". Delete it")[0]
         raise Mistake(
-            f"--output: {reason}; give another folder, or --fresh to begin anew"
+            f"--output: {reason}; give another folder, or --fresh to start over"
         ) from error
 
 
@@ -85,7 +85,7 @@ def _load_subject(arguments: argparse.Namespace) -> Subject:
 
     if model_text == "digits" and data_text == "digits":
         if arguments.checkpoint is not None or arguments.classes not in (None, 10):
-            raise Mistake("MODEL: digits is as it is; --checkpoint and --classes are for others")
+            raise Mistake("MODEL: digits takes neither --checkpoint nor --classes")
         _print_to_stderr(
             ["training a small vision transformer on some of the digits, for some seconds"]
         )
@@ -96,7 +96,7 @@ def _load_subject(arguments: argparse.Namespace) -> Subject:
         )
         return Subject(digits_vit.to(device), data, lines)
     if model_text == "digits":
-        raise Mistake("MODEL: digits is a model for --data digits alone")
+        raise Mistake("MODEL: the model digits needs --data digits")
 
     source = find_source(data_text, window=arguments.window)
     options = Preparation(arguments.image_size, arguments.mean, arguments.std)
@@ -203,7 +203,7 @@ def _write_results(tree: Any, folder: Path, progress: Path) -> int:
 
     if "interrupted" in statuses.values():
         _print_to_stderr(
-            ["stopped by Ctrl-C; what is finished is saved, and the same command goes on"]
+            ["stopped by Ctrl-C; finished parts are saved, and the same command continues"]
         )
         return 130
     progress.unlink(missing_ok=True)

@@ -111,12 +111,12 @@ def _open_result(path: Path) -> xr.Dataset | xr.DataTree:
     if not path.is_file():
         raise Mistake(f"RESULT: no file {path}")
     if not is_hdf5(path):
-        raise Mistake(f"RESULT: {path} is no result; expected what to_netcdf has written")
+        raise Mistake(f"RESULT: {path} is not a result; expected what to_netcdf has written")
     try:
         with xr.open_datatree(path, engine="h5netcdf") as file:
             tree = file.load()
     except Exception as error:  # whatever a damaged or foreign file makes HDF5 say
-        raise Mistake(f"RESULT: {path} is no result that was saved: {first_line(error)}") from error
+        raise Mistake(f"RESULT: {path} is not a saved result: {first_line(error)}") from error
 
     if tree.children:
         return tree
@@ -127,7 +127,7 @@ def _check_output(output: Path, results: list[Path]) -> None:
     if output.suffix not in _PICTURES | _PAGES:
         raise Mistake(f"--output: expected .html, .png, .pdf or .svg, got {output.name!r}")
     if output.suffix in _PICTURES and len(results) > 1:
-        raise Mistake("--output: several results go on a page, an .html")
+        raise Mistake("--output: several results need a page, an .html")
     if output.resolve() in {path.resolve() for path in results}:
         raise Mistake(f"--output: {output} is the result itself")
     check_writable("output", output)
@@ -143,7 +143,7 @@ def _draw_results(results: dict[str, Any], output: Path) -> None:
 
 def _draw_picture(result: Any, output: Path) -> None:
     if isinstance(result, xr.DataTree):
-        raise Mistake("--output: a result of several parts goes on a page, an .html")
+        raise Mistake("--output: a result of several parts needs a page, an .html")
 
     # Here, since a page needs no figure of matplotlib's own.
     from resonance_toolkit._front.page.draw import draw

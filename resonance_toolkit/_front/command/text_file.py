@@ -27,7 +27,7 @@ class TextSource(Source):
         try:
             self.text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise Mistake(f"--data: {path} is no text in UTF-8: {error}") from error
+            raise Mistake(f"--data: {path} is not a text in UTF-8: {error}") from error
         self.path = path
         self.window = window
 
@@ -64,7 +64,7 @@ class TextSource(Source):
         # Bert and its like see the token that they would be asked for.
         if hasattr(model, "config") and not predicts_next_token(model):
             raise Mistake(
-                f"--data: a text is for causal language models; {type(model).__name__} is none: "
+                f"--data: a text is for causal language models; {type(model).__name__} is not one: "
                 "call resonance.examine from Python with batches of its own"
             )
 

@@ -54,7 +54,7 @@ class Clock:
         self._start = read_clock()
 
     def add(self, seconds: float) -> None:
-        """Count what an earlier run has spent, that this one goes on from."""
+        """Count what an earlier run, which this one continues, has spent."""
         self._start -= seconds
 
     @property

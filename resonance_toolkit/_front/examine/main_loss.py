@@ -1,6 +1,5 @@
 """The main loss of a model on a batch, to train by and to measure with."""
 
-import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from resonance_toolkit import (
     call_loss,
     call_model,
     correct_shares,
+    count_arguments,
     count_samples,
     default_loss,
     describe_targets,
@@ -142,22 +142,11 @@ def choose_main_loss(loss: Loss | None, batches: Batches) -> MainLoss:
         function = default_loss(targets)
         return MainLoss(function, False, name_of(function), function.meaning, IGNORED_TARGET)
 
-    if _count_arguments(loss) == 3:
+    if count_arguments(loss) == 3:
         return MainLoss(loss, True, name_of(loss), "given to the loss", None)
     ignored = ignore_index_of(loss)
     fitted_loss = fit_class_loss(loss, targets)
     return MainLoss(fitted_loss, False, name_of(loss), "given to the loss", ignored)
-
-
-def _count_arguments(loss: Any) -> int | None:
-    """How many arguments a loss must have; None for a builtin that does not tell."""
-    function = loss.forward if isinstance(loss, nn.Module) else loss
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
 
 
 @contextmanager

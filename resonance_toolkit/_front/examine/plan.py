@@ -2,7 +2,7 @@
 
 Each part has a share of the seconds; what a pass costs was measured. From both follow the numbers
 of samples, points, products and updates. A plan is made once and kept in the checkpoint, so that a
-run that goes on after a kill measures what the first one would have measured.
+run that continues after a kill measures what the first one would have measured.
 """
 
 import math
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def percents(self) -> dict[str, int]:
-        """What each part is of the whole, by which progress is told."""
+        """What each part is of the whole, by which progress is shown."""
         total = sum(self.estimates.values()) or 1.0
         seconds_so_far = np.cumsum(list(self.estimates.values()))
         edges = np.rint(100 * seconds_so_far / total).astype(int)

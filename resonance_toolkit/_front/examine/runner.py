@@ -22,6 +22,7 @@ import xarray as xr
 from resonance_toolkit import (
     FailedLossError,
     FailedPassError,
+    NotApplicableError,
     devices_of,
     evaluating,
     preserving,
@@ -39,7 +40,6 @@ from resonance_toolkit._front.examine.training import ARMS, OutOfTimeError, auxi
 from resonance_toolkit._front.examine.tree import make_tree
 from resonance_toolkit._front.examine.work import (
     FINAL,
-    NotApplicableError,
     Outcome,
     Status,
     Work,
@@ -303,7 +303,7 @@ def _try_auxiliary_loss(subject: Subject, probe: Any) -> None:
 
 
 def _settle_plan(subject: Subject, store: Store) -> Plan:
-    """Return the plan of the run that this one goes on from, or make one."""
+    """Return the plan of the run that this one continues, or make one."""
     if "plan" in store.facts:
         return Plan(**store.facts["plan"])
 

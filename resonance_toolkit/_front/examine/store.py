@@ -1,4 +1,4 @@
-"""What is finished, in memory and, with a path, on disk: a run goes on from there after a kill.
+"""What is finished, in memory and, with a path, on disk: a run continues from there after a kill.
 
 The file is one Dataset of ours. Each finished piece is a netCDF file of its own inside it, as
 bytes; facts (the plan, what each part came to) are JSON. A digest covers all of it.
@@ -99,7 +99,7 @@ class Store:
         try:
             with open_netcdf(path) as contents:
                 if contents.attrs.get("made_by") != _MADE_BY:
-                    raise ValueError("is no checkpoint of `examine`")
+                    raise ValueError("is not a checkpoint of `examine`")
                 checked = check_digest(contents.load())
         except (ValueError, OSError) as error:
             reason = str(error) if str(error).startswith("is ") else f"is damaged: {error}"

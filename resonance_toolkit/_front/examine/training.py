@@ -113,7 +113,7 @@ class SplitSamples:
 
 
 class OutOfTimeError(Exception):
-    """The clock has stopped a run amid its updates."""
+    """The clock has stopped a run between its updates."""
 
 
 def default_learning_rate(n_parameters: int) -> float:

@@ -31,14 +31,14 @@ Word: TypeAlias = Literal["synergy", "conflict", "incoherent", "undecided"]
 
 RULE = (
     "The difference is the held-out {measure} with branches minus plain after the last update, "
-    "paired by seed. Its 95 % interval adds in quadrature what varies between seeds and what "
-    "varies between held-out samples, each by Student's t. The cosine is that of the main and the "
+    "paired by seed. Its 95 % interval adds in quadrature the variation between seeds and that "
+    "between held-out samples, each by Student's t. The cosine is that of the main and the "
     "auxiliary gradient over all shared parameters, averaged over training, with an interval over "
-    "seeds. synergy: the difference's whole interval says better, and the cosine's is above 0; "
-    "conflict: it says worse, and the cosine's is below 0; incoherent: it says better or worse, "
-    "and the cosine's interval holds 0 or says the opposite; undecided: the difference's interval "
-    "holds 0, or one of the two is unknown. Accuracy is compared where there are classes, else the "
-    "loss."
+    "seeds. synergy: the whole interval of the difference is on the better side, and that of the "
+    "cosine above 0; conflict: it is on the worse side, and that of the cosine below 0; "
+    "incoherent: it is on one side, and that of the cosine contains 0 or is on the opposite side; "
+    "undecided: the interval of the difference contains 0, or one of the two is unknown. Accuracy "
+    "is compared if there are classes, otherwise the loss."
 )
 
 _HOLDS_FOR = (
@@ -103,20 +103,20 @@ def judge(response: xr.Dataset | None, reason: str = "", only_class: int | None 
     text = _describe(measure, difference, response)
     if only_class is not None:
         return _undecided(
-            f"Only class {only_class} occurs among the targets, so that a model has nothing to "
-            f"tell apart: {text}.",
+            f"Only class {only_class} occurs among the targets, so there is nothing to tell "
+            f"apart: {text}.",
             measure,
             "`data` of several classes",
         )
     if len(difference.by_seed) < 2:
         return _undecided(
-            f"One seed tells no effect from chance: {text}.",
+            f"One seed cannot show whether this is an effect or chance: {text}.",
             measure,
             "more seeds: `seeds=5`, or a larger `budget`",
         )
     if math.isnan(difference.half_samples):
         return _undecided(
-            f"One held-out sample tells no effect from chance: {text}.",
+            f"One held-out sample cannot show whether this is an effect or chance: {text}.",
             measure,
             "more samples: in `data`, or as `held_out`",
         )
@@ -142,14 +142,14 @@ def _weigh(response: xr.Dataset, measure: str, difference: Difference, text: str
 
     if low <= 0 <= high:
         loss_clause = _describe_loss_beside(response, measure)
-        sentence = f"No effect of the branches can be told: {effect}; {loss_clause}{direction}."
+        sentence = f"The branches have no clear effect: {effect}; {loss_clause}{direction}."
         remedy = _say_what_would_decide(difference)
         return Verdict("undecided", sentence, measure, low, high, remedy)
 
     has_helped = (difference.mean > 0) == (measure == "accuracy")
     verb = "helped" if has_helped else "hurt"
     if not math.isfinite(cosine):
-        sentence = f"The branches {verb}: {effect}, but {direction}, so that it is not known why."
+        sentence = f"The branches {verb}: {effect}, but {direction}, so it is not known why."
         return Verdict(
             "undecided", sentence, measure, low, high, "layers whose gradients both losses reach"
         )
@@ -174,12 +174,12 @@ def _say_what_would_decide(difference: Difference) -> str:
         return f"more seeds: about {n_seeds} for an effect of this size and spread"
     if difference.half_samples >= abs(difference.mean) > 0:
         return (
-            "more held-out samples (`held_out`, or more `data`): which samples these are leaves "
-            f"\u00b1{difference.half_samples:.3g} open, however many seeds there are"
+            "more held-out samples (`held_out`, or more `data`): with these, the difference is "
+            f"uncertain by \u00b1{difference.half_samples:.3g}, however many seeds there are"
         )
     return (
-        "hardly more seeds: for an effect as small as this it would take more than a thousand; "
-        "more updates, or another `alpha`"
+        "more updates, or another `alpha`; for an effect as small as this, it would take more than "
+        "a thousand seeds"
     )
 
 
@@ -207,7 +207,7 @@ def _describe_loss_beside(response: xr.Dataset, measure: str) -> str:
 
 
 def _count_diverged(response: xr.Dataset) -> str:
-    """Say how many runs of each arm ended in a loss that is no number; "" if none."""
+    """Say how many runs of each arm ended in a loss that is not a number; "" if none."""
     last = response["loss"].isel(step=-1)
     plain, branches = (
         int((~np.isfinite(last.sel(arm=arm).values)).sum()) for arm in ("plain", "branches")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from resonance_toolkit import (
     Batches,
     Loss,
+    NotApplicableError,
     attention,
     call_model,
     landscape,
@@ -26,12 +27,6 @@ from resonance_toolkit import (
     showing_progress,
     unwrap,
 )
-
-_NO_ATTENTION = "no attention was seen"
-
-
-class NotApplicableError(Exception):
-    """An instrument has nothing to measure in this model."""
 
 
 class Instrument(Protocol):
@@ -95,10 +90,8 @@ class Attention:
         with _apart_from_training(self._model, self._probe):
             try:
                 captured = attention.capture(self._model, self._data, samples=None)
-            except ValueError as error:
-                if _NO_ATTENTION in str(error):
-                    raise NotApplicableError(_NO_ATTENTION) from error
-                raise
+            except NotApplicableError as error:
+                raise NotApplicableError("no attention was seen") from error
 
         statistics = captured.drop_dims("output", errors="ignore")
         means: xr.Dataset = statistics.mean("sample", keep_attrs=True)

@@ -14,6 +14,7 @@ from resonance_toolkit import (
     Batches,
     LineFile,
     Loss,
+    NotApplicableError,
     check_choice,
     check_module,
     check_whole,
@@ -32,7 +33,6 @@ from resonance_toolkit._front.monitor.instruments import (
     Branches,
     Gradients,
     Instrument,
-    NotApplicableError,
     Sharpness,
 )
 from resonance_toolkit._front.monitor.logs import Log, understand_log
@@ -41,10 +41,10 @@ from resonance_toolkit._front.monitor.scalars import to_scalars
 
 Group: TypeAlias = dist.ProcessGroup | Literal["auto"] | None
 
-# What is told of a failure that is none of a measurement.
+# What the warning says of a failure that is not one of a measurement.
 _FAILURES = {
     "gradients": "the gradients could not be read",
-    "log": "`log` failed; training goes on, and the tree has all values. First",
+    "log": "`log` failed; the training continues, and the tree has all values. First",
     "path": "the file at `path` could not be written; it is tried again at the next row. First",
 }
 
@@ -331,14 +331,14 @@ class Monitor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, so that the record is that of an uninterrupted training.
 
-        The file at `path`, if there is one, is written anew, with the rows of the state: what it
-        holds of later updates, which are trained again now, goes.
+        The file at `path`, if there is one, is rewritten with the rows of the state. Rows of later
+        updates, which will be trained again, are removed.
 
         Args:
-            state: Of `state_dict`, of a monitor of the same layers and losses.
+            state: What `state_dict` returned, for a monitor with the same layers and losses.
 
         Raises:
-            ValueError: If it is the state of another monitor.
+            ValueError: If the state is that of another monitor.
         """
         record = Record()
         try:
@@ -428,7 +428,8 @@ class Monitor:
 def _check_probe(probe: Any) -> None:
     if probe is not None and not isinstance(probe, probes.Probe | probes.Exits):
         raise TypeError(
-            f"`probe`: expected what probes.attach or attach_exits gave, got {type(probe).__name__}"
+            "`probe`: expected what probes.attach or attach_exits returned, got "
+            f"{type(probe).__name__}"
         )
 
 

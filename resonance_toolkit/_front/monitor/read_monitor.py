@@ -30,7 +30,7 @@ def read_monitor(path: str | Path) -> xr.DataTree:
         >>> tree["gradients"]["cosine_total"].item(), tree.identical(monitor.tree())
         (-1.0, True)
     """
-    # A line without an end is torn; a file without a whole line is no record.
+    # A line without an end is torn; a file without a whole line is not a record.
     lines = Path(path).read_bytes().split(b"\n")[:-1]
     record = Record()
     try:

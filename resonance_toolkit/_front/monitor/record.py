@@ -151,26 +151,23 @@ class Record:
 
 
 def _layout_of(row: xr.Dataset) -> dict[str, Any]:
-    return {
-        "coords": {
-            str(name): {
-                "dims": list(coordinate.dims),
-                "dtype": coordinate.dtype.str,
-                "values": coordinate.values.tolist(),
-                "attributes": _plain_attributes(coordinate.attrs),
-            }
-            for name, coordinate in row.coords.items()
-            if name != "step"
-        },
-        "variables": {
-            str(name): {
-                "dims": list(variable.dims),
-                "attributes": _plain_attributes(variable.attrs),
-            }
-            for name, variable in row.data_vars.items()
-        },
-        "attributes": _plain_attributes(row.attrs),
+    coordinates = {
+        str(name): {
+            "dims": list(coordinate.dims),
+            "dtype": coordinate.dtype.str,
+            "values": coordinate.values.tolist(),
+            "attributes": _plain_attributes(coordinate.attrs),
+        }
+        for name, coordinate in row.coords.items()
+        if name != "step"
     }
+
+    variables = {
+        str(name): {"dims": list(variable.dims), "attributes": _plain_attributes(variable.attrs)}
+        for name, variable in row.data_vars.items()
+    }
+    attributes = _plain_attributes(row.attrs)
+    return {"coords": coordinates, "variables": variables, "attributes": attributes}
 
 
 def _plain_attributes(attributes: Mapping[Any, Any]) -> Attributes:

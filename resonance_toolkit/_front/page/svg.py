@@ -1,6 +1,6 @@
 """Figures as markup inside a page: of known elements alone, in the reader's colours.
 
-Matplotlib's file is parsed, and what is on the lists below is written anew. Whatever a name may
+Matplotlib's file is parsed, and what is on the lists below is written again. Whatever a name may
 have smuggled in is text by then, or gone; so are matplotlib's metadata and its links.
 """
 

@@ -2,6 +2,7 @@
 
 import itertools
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -445,6 +446,26 @@ def test_a_probe_takes_labels_that_stayed_on_the_cpu(method):
     with gradients.Trace(model, every=1) as trace:
         trace.backward(main, auxiliary)
         assert trace.to_dataset().sizes["step"] == 1
+
+
+def test_losses_on_two_devices_are_compared_as_on_one():
+    model = make_model().to(DEVICE)
+    x, y = (tensor.to(DEVICE) for tensor in make_data())
+
+    def losses(device):
+        logits = model(x)
+        return F.cross_entropy(logits, y), logits.to(device).square().mean()
+
+    compared = [gradients.compare(model, partial(losses, device)) for device in (DEVICE, "cpu")]
+    assert_same_numbers(*compared)
+
+    traced = []
+    for device in (DEVICE, "cpu"):
+        model.zero_grad()
+        with gradients.Trace(model, every=1) as trace:
+            trace.backward(*losses(device))
+        traced.append(trace.to_dataset())
+    assert_same_numbers(*traced)
 
 
 def test_measuring_refuses_labels_out_of_range():

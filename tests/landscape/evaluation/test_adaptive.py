@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import landscape
 from landscape._evaluation.adaptive import _is_smooth
+from tests.helpers.systems import needs_posix
 from tests.landscape.evaluation.test_long_runs import counted, kill_half_way
 from tests.landscape.evaluation.test_long_runs import make as make_small
 
@@ -166,6 +167,7 @@ def test_metrics_are_known_where_evaluated_and_nowhere_else():
     np.testing.assert_array_equal(found["size"].notnull(), found["evaluated"])
 
 
+@needs_posix
 def test_a_killed_adaptive_grid_goes_on_where_it_was(tmp_path):
     model, data = make_small()
     kwargs = {"loss": counted, "samples": 12, "size": 7, "method": "adaptive"}

@@ -1,6 +1,5 @@
 """Long grids: killed and resumed, interrupted, spread over executors."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 import landscape
 from tests.helpers.probe_reference import cross_entropies
 from tests.helpers.state import snapshot
+from tests.helpers.systems import needs_posix
 
 KILLED = """
     import os, signal, sys
@@ -61,6 +61,7 @@ def kill_half_way(path, after, method="exact"):
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
 
 
+@needs_posix
 def test_a_killed_grid_goes_on_where_it_was(tmp_path):
     global calls
     model, data = make()
@@ -201,9 +202,6 @@ def test_a_dask_cluster_gives_identical_results():
 def test_an_executor_that_is_none_is_refused():
     with pytest.raises(TypeError, match="`executor`: expected a concurrent"):
         landscape.grid(*make(), samples=12, size=3, executor=3)
-
-
-assert os.name == "posix"  # SIGKILL
 
 
 def smoothed(by):

@@ -101,6 +101,12 @@ def make():
     return model, (torch.randn(30, 40).double(), torch.arange(30) % 3)
 
 
+@pytest.mark.parametrize("radii", [(), 0.5, "0.5", ("x",), (-1,), [0.5, float("nan")], [[0.5]]])
+def test_radii_are_distances(radii):
+    with pytest.raises(ValueError, match="`radii`: expected"):
+        landscape.smoothness(surface(lambda a, b: a + b, n=3), radii=radii)
+
+
 def test_a_direction_over_backbone_and_branches_is_diluted_by_the_parameter_count_exactly():
     model, data = make()
     branches = Branches(32, 3, n=6).double()

@@ -98,7 +98,10 @@ BAD = {
     ),
     "no credit": ({"credit": "backprop"}, "`credit`: expected a callable .*, got str"),
     "credit None": ({"credit": None}, "`credit`: expected a callable .*, got NoneType"),
-    "credit writes": ({"credit": writing}, "`credit`: expected to leave the state alone"),
+    "credit writes": (
+        {"credit": writing},
+        "`credit`: expected a credit that does not change",
+    ),
     "credit fails": ({"credit": careless}, "credit failed"),
     "mean loss": ({"loss": mean_loss}, r"`loss`: expected one value per sample.*reduction='none'"),
     "sum loss": (
@@ -186,7 +189,9 @@ def test_settings_of_the_other_measures_are_checked(verb, options, text):
     [
         ({"accuracy": 60.0}, "`accuracy`: expected a share between 0 and 1"),
         ({"frozen_accuracy": NAN}, "`frozen_accuracy`: expected a share"),
+        ({"accuracy": "60 %"}, "`accuracy`: expected a share between 0 and 1"),
         ({"scale": NAN}, "`scale`: expected a finite number"),
+        ({"scale": "large"}, "`scale`: expected a finite number"),
         ({"n_batches": 1}, "`n_batches`: expected a whole number of at least 2"),
         ({"batch_size": 0}, "`batch_size`: expected a whole number of at least 1"),
     ],

@@ -74,7 +74,7 @@ def _cosine_of_chance(result: xr.Dataset) -> float:
 
 def _norm_ratio(result: xr.Dataset) -> Number:
     """Compare the lengths of both gradients over the layers that they share."""
-    name = "length of the auxiliary gradient over that of the main one"
+    name = "norm of the auxiliary gradient, divided by that of the main one"
     if not {"norm_main", "norm_aux", "cosine"} <= set(result.data_vars):
         return Number(name, math.nan)
 
@@ -86,5 +86,5 @@ def _norm_ratio(result: xr.Dataset) -> Number:
     return Number(
         name,
         ratio if np.isfinite(ratio) else math.nan,
-        "1: both weigh alike in a step; grows with alpha and with the number of branches",
+        "1: both contribute equally to a step; grows with alpha and with the number of branches",
     )

@@ -124,8 +124,9 @@ def _say_lead(centre: float, low: float, high: float, smoothness: xr.Dataset | N
 def _explain_plane(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
     texts = [
         "A distance of 1 along an axis is a random direction as long as the weights themselves "
-        "(by the normalisation in the attributes). A plane shows two of very many directions: "
-        "that it is smooth does not mean that all of them are. The curvature below asks about all."
+        "(by the normalisation in the attributes). A plane shows two of very many directions, so "
+        "a smooth plane does not mean that the loss is smooth in all of them. The curvature, "
+        "below, covers all directions."
     ]
     n_evaluations = as_number(surface.attrs.get("n_evaluations"))
     if not math.isnan(n_evaluations) and "loss" in surface:

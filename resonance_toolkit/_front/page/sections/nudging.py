@@ -57,8 +57,9 @@ def describe(node: xr.DataTree) -> Findings:
         numbers=keep_defined(numbers),
         meanings=[
             "Each block's output is moved a little against a credit, the same length for all, and "
-            "the loss is measured again. Backprop is the yardstick, a random direction is zero. "
-            "Numbers are means over blocks; the intervals span the blocks.",
+            "the loss is measured again. Compare with backprop, which is the best possible to "
+            "first order, and with a random direction, which is about zero. Numbers are means "
+            "over blocks; the intervals span the blocks.",
         ],
         results=[result_of(node)],
     )

@@ -28,9 +28,9 @@ def describe(node: xr.DataTree) -> Findings:
         *_final_numbers(result, "accuracy", "from 0 to 1; higher is better"),
         *_final_numbers(result, "loss", "0 is perfect; lower is better"),
         Number(
-            "mean cosine of both gradients while training",
+            "mean cosine of both gradients during training",
             cosine,
-            "1: one direction; 0: unrelated, as two random directions; \u22121: opposed",
+            "1: same direction; 0: unrelated, like two random directions; \u22121: opposed",
             low=value_of(result, "cosine_total", "min"),
             high=value_of(result, "cosine_total", "max"),
         ),
@@ -127,10 +127,10 @@ def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
     texts = [" ".join(sentences)]
     if not math.isnan(cosine):
         texts.append(
-            f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
-            f"{describe_cosine(cosine)}. A cosine says whether the branches ask for what the main "
-            "loss asks for at this moment; whether the network ends up better is what the "
-            "difference above says."
+            f"During training, the two gradients have a mean cosine of {write_number(cosine)}: "
+            f"{describe_cosine(cosine)}. The cosine shows whether branches and main loss ask for "
+            "the same step at that moment. Whether the network ends up better is shown by the "
+            "difference above."
         )
 
     return texts
@@ -145,12 +145,12 @@ def _say_readable(result: xr.Dataset) -> str:
     plain, branches = numbers
     low = value_of(result, "listening_difference_low")
     high = value_of(result, "listening_difference_high")
-    more = "more" if low > 0 else "less" if high < 0 else "no more and no less that can be told"
+    more = "more" if low > 0 else "less" if high < 0 else "neither clearly more nor clearly less"
 
     return join_sentences(
-        "Readable and helped are two things. After training, linear heads that only listen read "
-        f"{more} from the networks with branches: {write_number(branches)}, against "
-        f"{write_number(plain)} from plain ones.",
+        "What can be read from a network and how well it answers are different questions. After "
+        f"training, linear heads that only listen read {more} from the networks with branches: "
+        f"{write_number(branches)}, against {write_number(plain)} from plain ones.",
         _say_network(result),
     )
 
@@ -165,4 +165,4 @@ def _say_network(result: xr.Dataset) -> str:
     if high < 0:
         return "The networks themselves answer worse."
 
-    return "Whether the networks themselves answer better, these seeds do not tell."
+    return "These seeds do not show whether the networks themselves answer better."

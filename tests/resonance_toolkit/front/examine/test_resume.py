@@ -10,6 +10,7 @@ import xarray as xr
 
 import resonance
 from resonance_toolkit._front.examine.store import Store
+from tests.helpers.systems import needs_posix
 from tests.resonance_toolkit.front.examine.models import make_mixed, make_sequences
 
 SETTINGS = {"n": 2, "steps": 4, "seeds": 2, "samples": 40, "budget": 3}
@@ -53,6 +54,7 @@ test_resume.examine(checkpoint=sys.argv[1])
 """
 
 
+@needs_posix
 def test_killed_amid_a_part_and_amid_training_it_ends_in_the_same_tree(whole, tmp_path):
     path = tmp_path / "run.nc"
     n_pieces = []

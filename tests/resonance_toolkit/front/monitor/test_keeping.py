@@ -15,6 +15,7 @@ from torch import nn
 import resonance
 from resonance_toolkit import Monitor, read_monitor
 from resonance_toolkit._front.monitor.record import Record
+from tests.helpers.systems import needs_posix
 from tests.resonance_toolkit.front.monitor.training import (
     Run,
     assert_same_bits,
@@ -111,6 +112,7 @@ def test_another_file_is_refused(tmp_path):
         read_monitor(tmp_path / "other.txt")
 
 
+@needs_posix
 def test_a_kill_loses_no_row(tmp_path):
     path = tmp_path / "monitor.jsonl"
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -16,7 +16,7 @@ _PIECE = struct.Struct("<IHB")
 _WHOLE, _LAST = 1, 4
 
 
-def read_rows(path, seconds=60):
+def read_rows(path, seconds=600):
     """The rows of a run's history, as dicts, once the run's own process has written its end."""
     from wandb.proto import wandb_internal_pb2 as protocol
 
