@@ -21,7 +21,7 @@ from attention._locate import Place, first_input
 from attention._padding import Padding, find_padding
 from attention._read import Reading, finish, full_precision, read
 from attention._settings import Settings
-from resonance_toolkit import provenance, unwrap
+from resonance_toolkit import is_apart_from_class_token, provenance, unwrap
 
 
 class ClassTokenNotSeenError(ValueError):
@@ -73,6 +73,7 @@ class Recording:
         self._passes: list[Pass] = []
         self._current_frame: FrameType | None = None
         self._comparisons: dict[str, Comparison] = {}
+        self._layers_apart: dict[str, bool] = {}
         self._is_closed = False
 
         self.outputs: list[Any] = []  # of the model, by pass, if they belong in the result
@@ -219,12 +220,12 @@ class Recording:
         if call.kind == "channel":
             return Layout(0, None, None)
 
-        # Windows hold patches alone.
+        # Windows hold patches alone, and a text beside the images has no class token of theirs.
         has_windows = n_groups != current_pass.n_samples
         layout = find_layout(
             n_queries,
             n_keys,
-            prefix=0 if has_windows else self._tokens.prefix,
+            prefix=0 if has_windows or self._is_apart(place.layer) else self._tokens.prefix,
             image_sizes=None if current_pass.is_sequence else self.image_sizes,
         )
         if self._settings.keys == "patches" and layout.prefix >= n_keys:
@@ -233,6 +234,15 @@ class Recording:
                 f'layer {place.layer!r}, got {layout.prefix}; `keys="all"` leaves none out'
             )
         return layout
+
+    def _is_apart(self, layer: str) -> bool:
+        """Tell whether a layer has other tokens than those that the class token is put before."""
+        if self._settings.prefix is not None:
+            return False  # the user knows
+        if layer not in self._layers_apart:
+            root = unwrap(self._model)
+            self._layers_apart[layer] = is_apart_from_class_token(root, layer)
+        return self._layers_apart[layer]
 
     def _check_no_linear_attention(self, sideways: Collection[str]) -> None:
         for name in chain.from_iterable(one.readings for one in self._passes):

@@ -46,7 +46,7 @@ from resonance_toolkit._base.data.language_models import (
     shift_labels,
 )
 from resonance_toolkit._base.data.padding import name_inputs, positions_that_count
-from resonance_toolkit._base.data.sources import is_whole_batch
+from resonance_toolkit._base.data.recognise import is_whole_batch
 from resonance_toolkit._base.data.take import AtMost, streaming_inputs, take
 from resonance_toolkit._base.devices import (
     all_accelerators,
@@ -73,6 +73,7 @@ from resonance_toolkit._base.facts import (
     first_tensor,
     floating_dtype_of,
     has_class_token,
+    is_apart_from_class_token,
     is_compiled,
     is_sharded,
     name_of,
@@ -92,6 +93,12 @@ from resonance_toolkit._base.instruments import load_instrument as _load_instrum
 from resonance_toolkit._base.line_file import LineFile
 from resonance_toolkit._base.losses.accuracy import align_predictions, correct_shares
 from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
+from resonance_toolkit._base.losses.check_loss import (
+    check_loss,
+    check_shares,
+    count_arguments,
+    takes_model,
+)
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
 from resonance_toolkit._base.losses.default_loss import (
     DefaultLoss,
@@ -153,6 +160,7 @@ __all__ = [
     "first_tensor",
     "floating_dtype_of",
     "has_class_token",
+    "is_apart_from_class_token",
     "is_compiled",
     "is_dtensor",
     "is_fully_sharded",
@@ -181,7 +189,10 @@ __all__ = [
     "align_predictions",
     "call_loss",
     "call_model",
+    "check_loss",
+    "check_shares",
     "correct_shares",
+    "count_arguments",
     "default_loss",
     "describe_targets",
     "describe_tensors",
@@ -195,6 +206,7 @@ __all__ = [
     "predicts_next_token",
     "reads_class_token",
     "shift_labels",
+    "takes_model",
     "Loss",
     "cross_entropy_per_sample",
     "has_class_weights",

@@ -84,7 +84,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
 
             # A batch in which nothing counts is fine as long as another one has something.
             if bool((targets != IGNORED_TARGET).any()):
-                check_exit_targets(targets.cpu(), logits)
+                check_exit_targets(targets.cpu(), logits, "data")
             if not heads.has_tokens and last_layer in heads.functions:
                 _check_same_path(heads.functions[last_layer], states[last_layer].after, logits)
 

@@ -1,6 +1,5 @@
 """The main loss of a model on a batch, to train by and to measure with."""
 
-import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from resonance_toolkit import (
     Loss,
     call_loss,
     call_model,
+    check_loss,
     correct_shares,
     count_samples,
     default_loss,
@@ -26,6 +26,7 @@ from resonance_toolkit import (
     ignore_index_of,
     leave_out_uncounted,
     name_of,
+    takes_model,
     widest_float,
 )
 
@@ -142,22 +143,12 @@ def choose_main_loss(loss: Loss | None, batches: Batches) -> MainLoss:
         chosen = default_loss(targets)
         return MainLoss(chosen, False, name_of(chosen), chosen.meaning, IGNORED_TARGET)
 
-    if _count_arguments(loss) == 3:
+    check_loss(loss, may_call_model=True)
+    if takes_model(loss):
         return MainLoss(loss, True, name_of(loss), "given to the loss", None)
     ignored = ignore_index_of(loss)
     fitted = fit_class_loss(loss, targets)
     return MainLoss(fitted, False, name_of(loss), "given to the loss", ignored)
-
-
-def _count_arguments(loss: Any) -> int | None:
-    """How many arguments a loss must have; None for a builtin that does not tell."""
-    function = loss.forward if isinstance(loss, nn.Module) else loss
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
 
 
 @contextmanager
