@@ -78,6 +78,7 @@ class Recording:
 
         self.outputs: list[Any] = []  # of the model, by pass, if they belong in the result
         self.more_attributes: dict[str, Any] = {}  # what the caller adds to those of the result
+        self.targets: Any = None  # of the samples of the next pass, as far as they are known
         self.image_sizes: Collection[tuple[int, int]] = ()
 
     def __repr__(self) -> str:
@@ -201,7 +202,7 @@ class Recording:
             n_samples = len(model_input)
 
         is_image = bool(self.image_sizes) or (model_input is not None and model_input.dim() > 3)
-        padding = find_padding(place.outermost_frame, unwrap(self._model))
+        padding = find_padding(place.outermost_frame, unwrap(self._model), self.targets)
         new_pass = Pass([place.outermost_module], n_samples or call.shape[0], not is_image, padding)
         self._passes.append(new_pass)
         return new_pass

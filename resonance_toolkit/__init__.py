@@ -45,7 +45,12 @@ from resonance_toolkit._base.data.language_models import (
     reads_class_token,
     shift_labels,
 )
-from resonance_toolkit._base.data.padding import name_inputs, positions_that_count
+from resonance_toolkit._base.data.padding import (
+    feeds_decoder,
+    name_inputs,
+    positions_that_count,
+    positions_up_to_last_target,
+)
 from resonance_toolkit._base.data.recognise import is_whole_batch
 from resonance_toolkit._base.data.take import AtMost, streaming_inputs, take
 from resonance_toolkit._base.devices import (
@@ -196,6 +201,7 @@ __all__ = [
     "default_loss",
     "describe_targets",
     "describe_tensors",
+    "feeds_decoder",
     "fit_class_loss",
     "index_rows",
     "is_about_tensors",
@@ -203,6 +209,7 @@ __all__ = [
     "mean_over_positions",
     "name_inputs",
     "positions_that_count",
+    "positions_up_to_last_target",
     "predicts_next_token",
     "reads_class_token",
     "shift_labels",
