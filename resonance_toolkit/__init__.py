@@ -37,6 +37,7 @@ from resonance_toolkit._base.data.forms import (
     check_no_nan,
     describe_tensors,
     index_rows,
+    tensors_in,
 )
 from resonance_toolkit._base.data.language_models import (
     IGNORED_TARGET,
@@ -214,6 +215,7 @@ __all__ = [
     "reads_class_token",
     "shift_labels",
     "takes_model",
+    "tensors_in",
     "Loss",
     "cross_entropy_per_sample",
     "has_class_weights",
