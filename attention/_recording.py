@@ -246,7 +246,7 @@ class Recording:
         return self._layers_apart[layer]
 
     def _check_no_linear_attention(self, sideways: Collection[str]) -> None:
-        for name in chain.from_iterable(one.readings for one in self._passes):
+        for name in chain.from_iterable(each_pass.readings for each_pass in self._passes):
             if name.partition("#")[0] in sideways:
                 raise ValueError(
                     f"layer {name!r} multiplies with softmaxes along two different axes, as linear "
@@ -311,6 +311,6 @@ def _is_within(layer: str, chosen_layers: set[str]) -> bool:
     return any(layer == name or layer.startswith(f"{name}.") for name in chosen_layers)
 
 
-def _unused_name(layer: str, taken: Collection[str]) -> str:
+def _unused_name(layer: str, used_names: Collection[str]) -> str:
     names = chain([layer], (f"{layer}#{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
+    return next(name for name in names if name not in used_names)

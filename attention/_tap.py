@@ -193,5 +193,5 @@ class Tap(TorchFunctionMode):
                 continue
 
             self.unread[candidate.place.layer] -= 1
-            others = [other for other in tensors if other is not tensor]
-            self.receive(candidate.call.with_values(others), candidate.place)
+            factors = [factor for factor in tensors if factor is not tensor]
+            self.receive(candidate.call.with_values(factors), candidate.place)

@@ -44,5 +44,5 @@ def measure_losses(
 
     scale = torch.ones_like(values[0])
     update = MeasuredUpdate(0, values, scale, measurement)
-    (recorded,) = to_recorded_updates([update], recorder.owners, len(recorder.layers))
-    return names, recorded
+    (recorded_update,) = to_recorded_updates([update], recorder.owners, len(recorder.layers))
+    return names, recorded_update

@@ -1,9 +1,13 @@
-"""The ground floor of the toolkit: what all five instruments share.
+"""What all five instruments share, and the calls that combine them.
 
-Start with `find_layers`, which turns patterns such as `"blocks.*"` into modules, and with `take`,
-which turns data of any kind into fixed batches. The instruments themselves are the packages
-`probes`, `landscape`, `gradients`, `attention` and `nudging`. Where a file or distribution of yours
-has such a name, `from resonance_toolkit import attention` gives ours, or says what is in the way.
+To measure, start with `examine`, which applies every instrument to a model, `page`, which writes a
+report, and `Monitor`, which measures while a model trains. To write a verb, start with
+`find_layers`, which turns patterns such as `"blocks.*"` into modules, and `take`, which turns data
+of any kind into fixed batches.
+
+The instruments are the packages `probes`, `landscape`, `gradients`, `attention` and `nudging`. If a
+file or an installed package of yours has one of these names, `from resonance_toolkit import
+attention` gives ours, or an error that names the other one.
 """
 
 from importlib import import_module as _import_module

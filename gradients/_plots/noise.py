@@ -40,15 +40,15 @@ def plot_noise(
 ) -> Axes:
     """Draw how far gradients vary from batch to batch, layer by layer, with intervals.
 
-    The first layer is on top; the row above it is all layers together. A noise scale has one colour
-    for each loss, and a triangle where it is infinite: the gradient drowns in the noise, and only
-    the lower end of the interval is known.
+    The first layer is at the top, below a row for all layers together. A noise scale has one colour
+    for each loss. A triangle marks an infinite one: the gradient cannot be distinguished from
+    noise, and only the lower end of the interval is known.
 
     Args:
         noise: Of `gradients.noise` or `gradients.noise_scale`.
         variable: `"mean"` or `"variance"` of the cosine, or `"noise_scale"`; by default `"mean"`
             if it is there.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure, as high as there are layers, by default.
         style: For `Axes.errorbar`.
 

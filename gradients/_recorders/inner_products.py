@@ -81,8 +81,8 @@ def _upper_triangle(vectors: list[Tensor | None], first_is_sum: bool) -> Tensor:
         None if vector is None else vector.to(widest_float(vector.device)) for vector in vectors
     ]
     if first_is_sum and wide_vectors[0] is not None:
-        for other in wide_vectors[1:]:
-            wide_vectors[0] = wide_vectors[0] if other is None else wide_vectors[0] - other
+        for auxiliary in wide_vectors[1:]:
+            wide_vectors[0] = wide_vectors[0] if auxiliary is None else wide_vectors[0] - auxiliary
 
     template = next(vector for vector in wide_vectors if vector is not None)
     pairs = combinations_with_replacement(wide_vectors, 2)

@@ -219,7 +219,8 @@ def estimate_quadrature(
         window: Vectors to keep at a time.
         seed: Decides the start vectors.
     """
-    nodes, weights = [np.empty(0)], [np.empty(0)]
+    nodes = [np.empty(0)]
+    weights = [np.empty(0)]
     for run in range(runs):
         # Seeds other than those of eigenvalues and trace.
         start = _random_signs(template, seed + 2 + run)

@@ -95,7 +95,8 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
             batch_size=request.batch_size,
         )
         fixed = fix_samples(model, measures, sample_request)
-        objective, batches = fixed.objective, fixed.batches
+        objective = fixed.objective
+        batches = fixed.batches
         n_samples = sum(count_samples(batch) for batch in fixed.batches)
 
     # Data parallel processes have batches of their own, whose products belong together. Their

@@ -76,7 +76,8 @@ def measure_spectrum(
         templates: For each block a vector of its length, of the type and device to work with.
         effort: What may be spent.
     """
-    k, seed = effort.k, effort.seed
+    k = effort.k
+    seed = effort.seed
     basis_size = basis_size_within(effort.memory, product.graph_bytes, templates, k)
     search = Effort(effort.tolerance, effort.max_products, basis_size, seed)
     searches = [
@@ -98,7 +99,8 @@ def measure_spectrum(
 
     # The vectors of the density take the place of those of the eigenvalues.
     del ritz
-    runs, steps = effort.density_runs, effort.density_steps
+    runs = effort.density_runs
+    steps = effort.density_steps
     quadratures = [
         estimate_quadrature(template, runs, steps, basis_size, seed) for template in templates
     ]

@@ -219,5 +219,5 @@ def _interpolate_table(
         table[:, accuracy] = np.clip(rough_accuracy, 0, 1)
 
     # What was evaluated stays as it is, metrics included.
-    table[run.done] = run.table[run.done][:, : len(value_names)]
+    table[run.is_done] = run.table[run.is_done][:, : len(value_names)]
     return table

@@ -53,9 +53,11 @@ class Bracket:
 
         # A loss that is no number is no lower than before.
         if change < 0:
-            self.lower, self.lower_rate = step, change / step
+            self.lower = step
+            self.lower_rate = change / step
         else:
-            self.upper, self.upper_rate = step, change / step
+            self.upper = step
+            self.upper_rate = change / step
 
 
 def find_critical_step(
@@ -93,7 +95,7 @@ def find_critical_step(
 
 
 def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
-    """Where to look next: beside the root of the secant, on the side that is not yet closed in."""
+    """Choose the step to try next: near the root of the secant, on the side that is still open."""
     if not math.isfinite(bracket.upper):
         # The secant from 0, which knows the slope there.
         growth = slope / (slope - bracket.lower_rate) if bracket.lower_rate > slope else math.inf
@@ -101,14 +103,15 @@ def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
 
     root = bracket.step
     if not math.isfinite(root):
-        return _middle(bracket)
+        return _bisect(bracket)
 
     # From both sides the secant may creep: bisection halves what is left.
     if bracket.n_evaluations % 3 == 0 and bracket.upper > _WIDE * bracket.lower:
-        return _middle(bracket)
+        return _bisect(bracket)
 
     # The root is well known once both of its neighbours have been tried.
-    above, below = (1 + tolerance / 3) * root, (1 - tolerance / 3) * root
+    above = (1 + tolerance / 3) * root
+    below = (1 - tolerance / 3) * root
     if below > bracket.lower and above >= bracket.upper:
         return below
     if above < bracket.upper and below <= bracket.lower:
@@ -118,8 +121,8 @@ def _next_step(bracket: Bracket, slope: float, tolerance: float) -> float:
     return above if root - bracket.lower < bracket.upper - root else below
 
 
-def _middle(bracket: Bracket) -> float:
-    # Of orders of magnitude, since the first guess may be wrong by several.
+def _bisect(bracket: Bracket) -> float:
+    # The geometric mean: the first guess may be wrong by orders of magnitude.
     if bracket.lower > 0:
         return math.sqrt(bracket.lower * bracket.upper)
     return bracket.upper / _LARGEST_GROWTH

@@ -255,9 +255,9 @@ class Mean:
         return values.double()
 
 
-def bring_to_host(means: Sequence[Mean], others: Sequence[Tensor]) -> list[Tensor]:
+def bring_to_host(means: Sequence[Mean], extra_tensors: Sequence[Tensor]) -> list[Tensor]:
     """Fetch the values of all means, and other tensors, waiting once; give these others back."""
-    on_host = iter(to_host([*(value for mean in means for value in mean.values), *others]))
+    on_host = iter(to_host([*(value for mean in means for value in mean.values), *extra_tensors]))
     for mean in means:
         mean.values = [next(on_host) for _ in mean.values]
     return list(on_host)

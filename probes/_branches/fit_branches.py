@@ -80,9 +80,9 @@ def set_weights(branches: Mapping[str, Branches], weights: Mapping[str, Tensor])
             active.copy_(weight[None])
 
 
-def as_accuracies(measured: xr.Dataset, level: float) -> xr.Dataset:
+def as_accuracies(evaluation: xr.Dataset, level: float) -> xr.Dataset:
     """Keep what a fit decides of what single branches gave in `Probe.evaluate`; add intervals."""
-    single = measured[["loss", "accuracy", "n_targets"]].isel(branch=0)
+    single = evaluation[["loss", "accuracy", "n_targets"]].isel(branch=0)
     single = single.drop_vars(["branch", "trained", "step"])
 
     accuracy = single["accuracy"].values

@@ -150,18 +150,18 @@ def _nearest_targets(values: Tensor, grid: torch.Size) -> Tensor:
         if nearest.shape[axis] != size:
             # Indices are resized, not targets: torch resizes floating numbers only.
             indices = torch.arange(nearest.shape[axis], device=nearest.device, dtype=torch.float32)
-            chosen = F.interpolate(indices[None, None], size=size, mode="nearest")[0, 0]
-            nearest = nearest.index_select(axis, chosen.long())
+            nearest_indices = F.interpolate(indices[None, None], size=size, mode="nearest")[0, 0]
+            nearest = nearest.index_select(axis, nearest_indices.long())
     return nearest
 
 
 def _select(rows: Tensor, row_targets: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     # Rows that do not count are dropped, not weighted: at a large vocabulary they would cost as
     # much as the others. On an accelerator this waits for the device.
-    chosen = counts.to(rows.device).flatten().nonzero()[:, 0]
-    if len(chosen) == len(rows):
+    indices_of_rows = counts.to(rows.device).flatten().nonzero()[:, 0]
+    if len(indices_of_rows) == len(rows):
         return rows, row_targets
-    return rows.index_select(0, chosen), row_targets.index_select(0, chosen)
+    return rows.index_select(0, indices_of_rows), row_targets.index_select(0, indices_of_rows)
 
 
 def _describe(grid: tuple[int, ...]) -> str:

@@ -131,11 +131,12 @@ def _are_of_positions(y: Tensor, are_as_many_tokens: bool, loss: Any, *, has_val
 
 
 def _check_indices(y: Tensor, n_classes: int, *, may_be_ignored: bool) -> None:
-    counted = y[y != IGNORED_TARGET] if may_be_ignored else y
-    if not counted.numel():
+    classes = y[y != IGNORED_TARGET] if may_be_ignored else y
+    if not classes.numel():
         raise ValueError(f"`y`: expected a target that counts, all are {IGNORED_TARGET}")
 
-    low, high = int(counted.min()), int(counted.max())
+    low = int(classes.min())
+    high = int(classes.max())
     if low < 0 or high >= n_classes:
         remark = f" (or {IGNORED_TARGET}, which does not count)" if may_be_ignored else ""
         is_ignored = low == IGNORED_TARGET  # only where that is not understood

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from probes._exit_analysis.exit_heads import ExitHeads
 from probes._exit_analysis.token_statistics import (
     MEASURES,
-    cosine,
+    cosine_of_states,
     logits_in_chunks,
     patience,
     token_statistics,
@@ -55,8 +55,8 @@ class TokenRecords:
 class _LayerStates:
     """What a layer took and gave in the latest pass."""
 
-    before: Tensor | None = None
-    after: Tensor | None = None
+    input: Tensor | None = None
+    output: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
                 check_exit_targets(targets.cpu(), logits, "data")
             samples = _Samples(targets, first_sample, _real_positions(heads, inputs))
             if not heads.has_tokens and last_layer in heads.functions:
-                _check_same_path(heads, states[last_layer].after, logits, samples)
+                _check_same_path(heads, states[last_layer].output, logits, samples)
 
             batch = _record_batch(states, heads, logits, samples, by_token=by_token)
             n_tokens = len(batch.target)
@@ -192,7 +192,7 @@ def _record_batch(
     predictions = []
     confidences = []
     for name, state in states.items():
-        assert state.after is not None
+        assert state.output is not None
 
         # The last layer's numbers are those of the model's own output, with nothing recomputed.
         if name == heads.layers[-1]:
@@ -201,7 +201,7 @@ def _record_batch(
             )
         else:
             head = heads.functions[name]
-            hidden = samples.end_with_text(state.after) if heads.reads_last_token else state.after
+            hidden = samples.end_with_text(state.output) if heads.reads_last_token else state.output
             chunks = logits_in_chunks(hidden, is_counted, n_classes, head, by_token=by_token)
 
         numbers, prediction = _statistics_of_layer(chunks, counted_targets)
@@ -212,7 +212,7 @@ def _record_batch(
         losses.append(loss)
         predictions.append(prediction.cpu())
         confidences.append(torch.stack([*from_logits, similarity]))
-        state.before = state.after = None
+        state.input = state.output = None
 
     all_predictions = torch.stack(predictions)
     all_confidences = [torch.stack(confidences, dim=1), patience(all_predictions)[None]]
@@ -249,11 +249,11 @@ def _keep_states(stack: ExitStack, module: nn.Module) -> _LayerStates:
     # Clones: a layer may write to its input, and what follows it to its output.
     def keep_input(_: nn.Module, args: Any, kwargs: Any) -> None:
         argument = first_argument(args, kwargs)
-        states.before = None if argument is None else argument.clone()
+        states.input = None if argument is None else argument.clone()
 
     def keep_output(_: nn.Module, __: Any, output: Any) -> None:
         tensor = first_tensor(output)
-        states.after = None if tensor is None else tensor.clone()
+        states.output = None if tensor is None else tensor.clone()
 
     stack.enter_context(module.register_forward_pre_hook(keep_input, with_kwargs=True))
     stack.enter_context(module.register_forward_hook(keep_output))
@@ -266,12 +266,12 @@ def _real_positions(heads: ExitHeads, inputs: Any) -> Tensor | None:
 
 
 def _cosine(state: _LayerStates, samples: _Samples, *, by_token: bool) -> Tensor:
-    assert state.after is not None
+    assert state.output is not None
     if by_token:
-        return cosine(state.before, state.after, by_token=True)
-    after = samples.without_padding(state.after)
-    assert after is not None
-    return cosine(samples.without_padding(state.before), after, by_token=False)
+        return cosine_of_states(state.input, state.output, by_token=True)
+    output = samples.without_padding(state.output)
+    assert output is not None
+    return cosine_of_states(samples.without_padding(state.input), output, by_token=False)
 
 
 def _check_same_path(

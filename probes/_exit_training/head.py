@@ -83,7 +83,7 @@ class Head:
         functions = [function for function in (self.norm, self.custom) if function is not None]
         has_user_code = any(not isinstance(function, Pool) for function in functions)
 
-        with gathered(root, self.modules, own=has_user_code):
+        with gathered(root, self.modules, with_root=has_user_code):
             x = hidden if self.norm is None else self.norm(hidden)
             for function_name, module_name in self.steps:
                 x = function_between_modules(function_name)(x)

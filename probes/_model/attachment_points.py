@@ -86,10 +86,10 @@ def _with_positions_of_the_output(blocks: Blocks, root: nn.Module, record: Forwa
 
 
 def _explain(blocks: Blocks, layers: list[str]) -> str:
-    missing = [name for name in blocks if name not in layers]
-    if not missing:
+    left_out_names = [name for name in blocks if name not in layers]
+    if not left_out_names:
         return blocks.reason
-    return f"{blocks.reason}; not {', '.join(missing)}, which cannot be probed"
+    return f"{blocks.reason}; not {', '.join(left_out_names)}, which cannot be probed"
 
 
 def _make_point(

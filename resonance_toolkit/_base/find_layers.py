@@ -32,9 +32,9 @@ def find_layers(
 ) -> dict[str, nn.Module]:
     """Find the layers that shell patterns name, in order of definition.
 
-    A star stays within one level, as in a shell (`"blocks.*"` is every block, not what is inside
-    them); `**` crosses levels. Prefixes that `torch.compile`, data-parallel, checkpoint and
-    averaging wrappers put before names are ignored.
+    A star stays within one level, as in a shell: `"blocks.*"` is every block, without the modules
+    inside. `**` crosses levels. Prefixes that `torch.compile` and data-parallel, checkpoint and
+    averaging wrappers add to names are ignored.
 
     Args:
         model: Any module, wrapped or not.
@@ -42,10 +42,10 @@ def find_layers(
         argument: What the user calls `patterns`, for the error.
 
     Returns:
-        Modules by dotted name, as `named_modules()` of the unwrapped model spells it.
+        Modules by dotted name, as in `named_modules()` of the unwrapped model.
 
     Raises:
-        ValueError: If a pattern matches nothing; the text has the closest names and some others.
+        ValueError: If a pattern matches nothing; the message lists the closest names.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 1)))
@@ -102,7 +102,7 @@ def select(
     if pattern_list == ["**"] and all_names:
         return all_names
 
-    chosen: set[str] = set()
+    names_that_match: set[str] = set()
     for pattern in pattern_list:
         matches = {
             name
@@ -112,9 +112,9 @@ def select(
         }
         if not matches:
             raise ValueError(_unknown_name(pattern, all_names, argument))
-        chosen |= matches
+        names_that_match |= matches
 
-    return [name for name in all_names if name in chosen]
+    return [name for name in all_names if name in names_that_match]
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -14,7 +14,7 @@ from resonance_toolkit._base.facts import all_modules
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run the body in eval mode, then give every submodule its own mode back.
+    """Run the body in eval mode, then restore the mode of every submodule.
 
     Examples:
         >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
@@ -46,16 +46,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
-    """Let the body do what it likes to a model, then put everything back, bit for bit.
+    """Run the body, which may change a model, then restore everything, bit for bit.
 
-    Restored: parameters, buffers, gradients, `requires_grad`, modes and the global random state.
-    Inside, every `.grad` is None, so that gradients made there never mix with the user's. Hooks
-    are not touched: register them through an `ExitStack`.
+    Restored are parameters, buffers, gradients, `requires_grad`, modes and the global random state.
+    Inside, every `.grad` is None, so that gradients computed there never mix with the user's. Hooks
+    are not restored: register them through an `ExitStack`.
 
     Args:
         model: The model to protect.
-        values: Also keep a copy of parameters and buffers (costs their memory). Pass False where
-            the body only differentiates.
+        values: Also keep a copy of parameters and buffers, at the cost of their memory. Pass False
+            if the body only differentiates.
 
     Examples:
         >>> layer = nn.Linear(2, 2)

@@ -128,18 +128,23 @@ def _add_examine(commands: Any) -> None:
     model.add_argument(
         "--pretrained", action="store_true", help="published weights, which may be downloaded"
     )
-    model.add_argument("--classes", type=_at_least(1), help="by default those of the data")
+    model.add_argument("--classes", type=_whole_number_from(1), help="by default those of the data")
     model.add_argument("--device", help="such as cpu or cuda:1; by default the GPU if there is one")
-    model.add_argument("--threads", type=_at_least(1), help="for torch on the CPU")
+    model.add_argument("--threads", type=_whole_number_from(1), help="for torch on the CPU")
 
     data = parser.add_argument_group("the data")
     data.add_argument(
-        "--image-size", type=_at_least(1), metavar="PIXELS", help="by default the model's"
+        "--image-size", type=_whole_number_from(1), metavar="PIXELS", help="by default the model's"
     )
-    data.add_argument("--mean", type=_numbers, metavar="R,G,B", help="black is 0 and white is 1")
-    data.add_argument("--std", type=_numbers, metavar="R,G,B", help="by default the model's")
     data.add_argument(
-        "--window", type=_at_least(2), default=64, help="tokens of a text (default: %(default)s)"
+        "--mean", type=_read_numbers, metavar="R,G,B", help="black is 0 and white is 1"
+    )
+    data.add_argument("--std", type=_read_numbers, metavar="R,G,B", help="by default the model's")
+    data.add_argument(
+        "--window",
+        type=_whole_number_from(2),
+        default=64,
+        help="tokens of a text (default: %(default)s)",
     )
     data.add_argument(
         "--loss",
@@ -147,34 +152,39 @@ def _add_examine(commands: Any) -> None:
         help="of torch.nn.functional, such as mse_loss; by default what the targets ask for",
     )
 
-    what = parser.add_argument_group("what is measured")
-    what.add_argument(
+    measurements = parser.add_argument_group("what is measured")
+    measurements.add_argument(
         "--layers",
-        type=_words,
+        type=_read_words,
         metavar="NAMES",
         help='where branches are attached, such as "blocks.*" or blocks.2,blocks.5',
     )
-    what.add_argument("--n", type=_at_least(1), help="branches per layer (20)")
-    what.add_argument("--alpha", type=_strength, help="strength of their loss (1)")
-    what.add_argument(
+    measurements.add_argument("--n", type=_whole_number_from(1), help="branches per layer (20)")
+    measurements.add_argument("--alpha", type=_read_strength, help="strength of their loss (1)")
+    measurements.add_argument(
         "--budget",
         help="a number of seconds, or a word: seconds (30 s), minutes (3 min, the default), hour",
     )
-    what.add_argument(
+    measurements.add_argument(
         "--steps",
-        type=_at_least(1),
+        type=_whole_number_from(1),
         help="updates of each training run; by default what the budget allows",
     )
-    what.add_argument(
+    measurements.add_argument(
         "--seeds",
-        type=_at_least(1),
+        type=_whole_number_from(1),
         help="training runs of each kind; by default what the budget allows",
     )
-    what.add_argument(
-        "--parts", type=_words, metavar="NAMES", help="such as response,landscape; all by default"
+    measurements.add_argument(
+        "--parts",
+        type=_read_words,
+        metavar="NAMES",
+        help="such as response,landscape; all by default",
     )
-    what.add_argument("--seed", type=int, default=0, help="of everything drawn (default: 0)")
-    what.add_argument("--title", help="of the page")
+    measurements.add_argument(
+        "--seed", type=int, default=0, help="of everything drawn (default: 0)"
+    )
+    measurements.add_argument("--title", help="of the page")
 
 
 def _add_show(commands: Any) -> None:
@@ -231,7 +241,7 @@ def _run_info(arguments: argparse.Namespace) -> int:
     return run_info(arguments)
 
 
-def _at_least(smallest: int) -> Callable[[str], int]:
+def _whole_number_from(smallest: int) -> Callable[[str], int]:
     def whole_number(text: str) -> int:
         number = int(text)
         if number < smallest:
@@ -242,19 +252,23 @@ def _at_least(smallest: int) -> Callable[[str], int]:
     return whole_number
 
 
-def _strength(text: str) -> float:
+def _read_strength(text: str) -> float:
     number = float(text)
     if not (math.isfinite(number) and number >= 0):
         raise argparse.ArgumentTypeError(f"expected a finite number of at least 0, got {text}")
     return number
 
 
-_strength.__name__ = "number"
+# argparse tells the name of what refuses a word.
+_read_strength.__name__ = "number"
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def _read_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-def _words(text: str) -> list[str]:
+_read_numbers.__name__ = "list of numbers"
+
+
+def _read_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]

@@ -50,23 +50,25 @@ def run_examine(arguments: argparse.Namespace) -> int:
         progress.unlink(missing_ok=True)
 
     loss = None if arguments.loss is None else find_loss(arguments.loss)
-    subject = _load(arguments)
+    subject = _load_subject(arguments)
     n_looked_at = _LOOKED_AT if isinstance(subject.data, tuple | dict) else _FILES_LOOKED_AT
     loss = check_fit(subject.model, subject.data, loss, samples=n_looked_at)
-    _say(subject.lines)
+    _print_to_stderr(subject.lines)
 
     if progress.exists():
-        _say([f"going on from {progress}"])
+        _print_to_stderr([f"going on from {progress}"])
 
-    settings = _settings(arguments) | {"loss": loss, "held_out": subject.held_out}
-    tree = _examine(subject, progress, settings)
-    return _finish(tree, folder, progress)
+    settings = _read_settings(arguments) | {"loss": loss, "held_out": subject.held_out}
+    tree = _examine_or_explain(subject, progress, settings)
+    return _write_results(tree, folder, progress)
 
 
-def _examine(subject: Subject, progress: Path, settings: dict[str, Any]) -> Any:
-    given = {name: value for name, value in settings.items() if value is not None}
+def _examine_or_explain(subject: Subject, progress: Path, settings: dict[str, Any]) -> Any:
+    chosen_settings = {name: value for name, value in settings.items() if value is not None}
     try:
-        return resonance_toolkit.examine(subject.model, subject.data, checkpoint=progress, **given)
+        return resonance_toolkit.examine(
+            subject.model, subject.data, checkpoint=progress, **chosen_settings
+        )
     except ValueError as error:
         if not str(error).startswith("`checkpoint`"):
             raise
@@ -77,14 +79,16 @@ def _examine(subject: Subject, progress: Path, settings: dict[str, Any]) -> Any:
         ) from error
 
 
-def _load(arguments: argparse.Namespace) -> Subject:
-    model_text, data_text = _which(arguments)
+def _load_subject(arguments: argparse.Namespace) -> Subject:
+    model_text, data_text = _choose_model_and_data(arguments)
     device = _find_device(arguments.device)
 
     if model_text == "digits" and data_text == "digits":
         if arguments.checkpoint is not None or arguments.classes not in (None, 10):
             raise Mistake("MODEL: digits is as it is; --checkpoint and --classes are for others")
-        _say(["training a small vision transformer on some of the digits, for some seconds"])
+        _print_to_stderr(
+            ["training a small vision transformer on some of the digits, for some seconds"]
+        )
         digits_vit, data = make_digits_vit(arguments.seed)
         lines = (
             "model: DigitsViT, four blocks, trained briefly on 597 digits",
@@ -95,25 +99,25 @@ def _load(arguments: argparse.Namespace) -> Subject:
         raise Mistake("MODEL: digits is a model for --data digits alone")
 
     source = find_source(data_text, window=arguments.window)
-    asked = Preparation(arguments.image_size, arguments.mean, arguments.std)
+    options = Preparation(arguments.image_size, arguments.mean, arguments.std)
     request = ModelRequest(
         model_text,
         seed=arguments.seed,
         n_classes=arguments.classes or source.n_classes,
         channels=source.channels,
-        image_size=asked.image_size or source.image_size,
+        image_size=options.image_size or source.image_size,
         is_pretrained=arguments.pretrained,
         is_about_text=source.is_text,
         checkpoint=arguments.checkpoint,
     )
     loaded = load_model(request)
-    prepared = source.prepare(loaded, asked)
+    prepared = source.prepare(loaded, options)
 
-    lines = (_describe(loaded, model_text), f"data: {prepared.words}")
+    lines = (_describe_model(loaded, model_text), f"data: {prepared.words}")
     return Subject(loaded.module.to(device), prepared.data, lines, prepared.held_out)
 
 
-def _which(arguments: argparse.Namespace) -> tuple[str, str]:
+def _choose_model_and_data(arguments: argparse.Namespace) -> tuple[str, str]:
     if arguments.model is None and arguments.data is None:
         raise Mistake(
             "MODEL: say what to examine; the first thing to try is: python -m resonance examine "
@@ -154,16 +158,16 @@ def _check_folder(folder: Path) -> None:
     check_writable("output", folder / "report.html")
 
 
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+def _read_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = {name: getattr(arguments, name) for name in _SETTINGS}
-    settings["title"] = arguments.title or _title(arguments)
+    settings["title"] = arguments.title or _choose_title(arguments)
     if arguments.budget is not None:
         settings["budget"] = _read_budget(arguments.budget)
     return settings
 
 
-def _title(arguments: argparse.Namespace) -> str:
-    model, data = _which(arguments)
+def _choose_title(arguments: argparse.Namespace) -> str:
+    model, data = _choose_model_and_data(arguments)
     return "A small vision transformer on digits" if model == "digits" else f"{model} on {data}"
 
 
@@ -174,13 +178,13 @@ def _read_budget(text: str) -> float | str:
         return text
 
 
-def _describe(loaded: LoadedModel, text: str) -> str:
+def _describe_model(loaded: LoadedModel, text: str) -> str:
     n_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     kind = type(loaded.module).__name__
     return f"model: {text}, a {kind} of {n_parameters:,} parameters, {loaded.weights}"
 
 
-def _finish(tree: Any, folder: Path, progress: Path) -> int:
+def _write_results(tree: Any, folder: Path, progress: Path) -> int:
     result = folder / "result.nc"
     report = folder / "report.html"
     write_atomically({result: lambda path: tree.to_netcdf(path, engine="h5netcdf")})
@@ -198,12 +202,14 @@ def _finish(tree: Any, folder: Path, progress: Path) -> int:
     print(f"page: {report}")
 
     if "interrupted" in statuses.values():
-        _say(["stopped by Ctrl-C; what is finished is saved, and the same command goes on"])
+        _print_to_stderr(
+            ["stopped by Ctrl-C; what is finished is saved, and the same command goes on"]
+        )
         return 130
     progress.unlink(missing_ok=True)
     return 0 if "done" in statuses.values() else 1
 
 
-def _say(lines: Iterable[str]) -> None:
+def _print_to_stderr(lines: Iterable[str]) -> None:
     for line in lines:
         print(line, file=sys.stderr, flush=True)

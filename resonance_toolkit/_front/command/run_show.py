@@ -25,13 +25,13 @@ def run_show(arguments: argparse.Namespace) -> int:
     output = arguments.output or paths[0].with_suffix(".html")
     _check_output(output, paths)
 
-    results = {_label(path, paths): _open(path) for path in paths}
+    results = {_label_result(path, paths): _open_result(path) for path in paths}
     for label, result in results.items():
         if len(results) > 1:
             print(f"{label}:")
         print(describe(result))
 
-    _draw(results, output)
+    _draw_results(results, output)
     print(f"{'picture' if output.suffix in _PICTURES else 'page'}: {output}")
     return 0
 
@@ -88,23 +88,24 @@ def _describe_variables(result: Any) -> str:
     for name in list(result.data_vars)[:_MOST_VARIABLES]:
         variable = result[name]
         axes = " x ".join(f"{dim} {size}" for dim, size in variable.sizes.items()) or "-"
-        smallest, largest = _range(variable)
+        smallest, largest = _describe_range(variable)
         meaning = str(variable.attrs.get("long_name", ""))
         units = f" [{variable.attrs['units']}]" if "units" in variable.attrs else ""
         rows.append((str(name), axes, smallest, largest, f"{meaning}{units}"))
+
     n_left_out = len(result.data_vars) - _MOST_VARIABLES
-    rest = f"\nand {n_left_out} more" if n_left_out > 0 else ""
-    return text_table(rows) + rest
+    last_line = f"\nand {n_left_out} more" if n_left_out > 0 else ""
+    return text_table(rows) + last_line
 
 
-def _range(variable: xr.DataArray) -> tuple[str, str]:
+def _describe_range(variable: xr.DataArray) -> tuple[str, str]:
     if variable.dtype.kind not in "biuf" or not variable.size:
         return "", ""
     values = variable.values[np.isfinite(variable.values.astype(float))]
     return (f"{values.min():.4g}", f"{values.max():.4g}") if values.size else ("nan", "nan")
 
 
-def _open(path: Path) -> xr.Dataset | xr.DataTree:
+def _open_result(path: Path) -> xr.Dataset | xr.DataTree:
     if path.is_dir():
         raise Mistake(f"RESULT: {path} is a folder; expected a file, such as {path / 'result.nc'}")
     if not path.is_file():
@@ -132,12 +133,12 @@ def _check_output(output: Path, results: list[Path]) -> None:
     check_writable("output", output)
 
 
-def _draw(results: dict[str, Any], output: Path) -> None:
-    (first_result, *others) = results.values()
+def _draw_results(results: dict[str, Any], output: Path) -> None:
+    (first_result, *more_results) = results.values()
     if output.suffix in _PICTURES:
         _draw_picture(first_result, output)
     else:
-        resonance_toolkit.page(results if others else first_result, output)
+        resonance_toolkit.page(results if more_results else first_result, output)
 
 
 def _draw_picture(result: Any, output: Path) -> None:
@@ -154,9 +155,9 @@ def _draw_picture(result: Any, output: Path) -> None:
     write_atomically({output: lambda path: figure.savefig(path, format=form, dpi=150)})
 
 
-def _label(path: Path, paths: list[Path]) -> str:
+def _label_result(path: Path, paths: list[Path]) -> str:
     """Name a result by its file, or by its folder where all files are called alike."""
-    names = {other.name for other in paths}
+    names = {each_path.name for each_path in paths}
     if len(names) == len(paths):
         return path.stem
     return f"{path.resolve().parent.name}/{path.stem}"

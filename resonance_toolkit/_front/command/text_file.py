@@ -31,12 +31,12 @@ class TextSource(Source):
         self.path = path
         self.window = window
 
-    def prepare(self, loaded: LoadedModel, asked: Preparation) -> Prepared:
+    def prepare(self, loaded: LoadedModel, options: Preparation) -> Prepared:
         """Give windows of tokens: a mapping with `labels` for transformers', else pairs."""
         model = loaded.module
         self._check_reads_on(model)
         vocabulary_size = _vocabulary_size(model)
-        tokens, kind = self._encode(loaded.tokenizer, vocabulary_size)
+        tokens, kind = self._encode_text(loaded.tokenizer, vocabulary_size)
 
         largest = int(tokens.max()) if len(tokens) else 0
         if largest >= vocabulary_size:
@@ -68,7 +68,9 @@ class TextSource(Source):
                 "call resonance.examine from Python with batches of its own"
             )
 
-    def _encode(self, tokenizer: str | Path | None, vocabulary_size: int) -> tuple[Tensor, str]:
+    def _encode_text(
+        self, tokenizer: str | Path | None, vocabulary_size: int
+    ) -> tuple[Tensor, str]:
         if tokenizer is not None:
             encoder = _find_tokenizer(tokenizer)
             if encoder is not None:

@@ -140,15 +140,15 @@ def choose_main_loss(loss: Loss | None, batches: Batches) -> MainLoss:
     """
     targets = [batch_targets for _, batch_targets in batches]
     if loss is None:
-        chosen = default_loss(targets)
-        return MainLoss(chosen, False, name_of(chosen), chosen.meaning, IGNORED_TARGET)
+        function = default_loss(targets)
+        return MainLoss(function, False, name_of(function), function.meaning, IGNORED_TARGET)
 
     check_loss(loss, may_call_model=True)
     if takes_model(loss):
         return MainLoss(loss, True, name_of(loss), "given to the loss", None)
     ignored = ignore_index_of(loss)
-    fitted = fit_class_loss(loss, targets)
-    return MainLoss(fitted, False, name_of(loss), "given to the loss", ignored)
+    fitted_loss = fit_class_loss(loss, targets)
+    return MainLoss(fitted_loss, False, name_of(loss), "given to the loss", ignored)
 
 
 @contextmanager

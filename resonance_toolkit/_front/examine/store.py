@@ -75,7 +75,8 @@ class Store:
     def _write(self) -> None:
         if self.path is None:
             return
-        path = self.path
+
+        # Each piece has a length of its own, and so an axis of its own.
         variables = {
             f"piece {index}": (
                 f"byte {index}",
@@ -84,17 +85,15 @@ class Store:
             )
             for index, (name, content) in enumerate(self._bytes.items())
         }
-        contents = xr.Dataset(
-            variables,
-            attrs={
-                "made_by": _MADE_BY,
-                "identity": json.dumps(self.identity, sort_keys=True),
-                "facts": json.dumps(self.facts, sort_keys=True),
-            },
-        )
-        content = to_netcdf_bytes(with_digest(contents))
-        with locking(path.parent):
-            write_atomically({path: lambda place: place.write_bytes(content)})
+        attributes = {
+            "made_by": _MADE_BY,
+            "identity": json.dumps(self.identity, sort_keys=True),
+            "facts": json.dumps(self.facts, sort_keys=True),
+        }
+
+        content = to_netcdf_bytes(with_digest(xr.Dataset(variables, attrs=attributes)))
+        with locking(self.path.parent):
+            write_atomically({self.path: lambda place: place.write_bytes(content)})
 
     def _read(self, path: Path) -> None:
         try:

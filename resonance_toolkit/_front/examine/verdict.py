@@ -124,7 +124,9 @@ def judge(response: xr.Dataset | None, reason: str = "", only_class: int | None 
 
 
 def _weigh(response: xr.Dataset, measure: str, difference: Difference, text: str) -> Verdict:
-    low, high = difference.low, difference.high
+    low = difference.low
+    high = difference.high
+
     # In points where the sentence has points: an accuracy is a share in the tree.
     unit = 100 if measure == "accuracy" else 1
     interval = f"{unit * low:+.3g} to {unit * high:+.3g}"
@@ -139,8 +141,8 @@ def _weigh(response: xr.Dataset, measure: str, difference: Difference, text: str
         )
 
     if low <= 0 <= high:
-        beside = _describe_loss_beside(response, measure)
-        sentence = f"No effect of the branches can be told: {effect}; {beside}{direction}."
+        loss_clause = _describe_loss_beside(response, measure)
+        sentence = f"No effect of the branches can be told: {effect}; {loss_clause}{direction}."
         remedy = _say_what_would_decide(difference)
         return Verdict("undecided", sentence, measure, low, high, remedy)
 

@@ -55,13 +55,13 @@ class Gradients:
 
     def measure(self) -> xr.Dataset | None:
         """Take the row out of the trace, which is left without any."""
-        recorded: xr.Dataset = self._trace.to_dataset()
-        if not recorded.sizes["step"]:
+        rows: xr.Dataset = self._trace.to_dataset()
+        if not rows.sizes["step"]:
             return None
 
         state = self._trace.state_dict()
         self._trace.load_state_dict({**state, "rows": {}})
-        return recorded.isel(step=-1).drop_vars("step")
+        return rows.isel(step=-1).drop_vars("step")
 
 
 class Branches:
@@ -157,13 +157,18 @@ def _apart_from_training(model: nn.Module, probe: Any) -> Iterator[None]:
 @contextmanager
 def _keeping_from_hearing(trace: Any) -> Iterator[None]:
     """Let a trace take no pass of the body for one of the training."""
-    every, step = trace.every, trace.step
-    trace.every, trace.step = 2, 1  # a step that is not sampled
+    every = trace.every
+    step = trace.step
+
+    # With these it is at a step that is not sampled.
+    trace.every = 2
+    trace.step = 1
 
     try:
         yield
     finally:
-        trace.every, trace.step = every, step
+        trace.every = every
+        trace.step = step
 
 
 @contextmanager

@@ -6,16 +6,16 @@ from resonance_toolkit._front.monitor.record import Record
 
 
 def read_monitor(path: str | Path) -> xr.DataTree:
-    """Read what `Monitor(model, path=...)` has written so far: after a crash, or meanwhile.
+    """Read what `Monitor(model, path=...)` has written, after a crash or while the training runs.
 
     Args:
         path: The file.
 
     Returns:
-        What `Monitor.tree` returned when the latest row was written.
+        What `Monitor.tree` would have returned when the latest row was written.
 
     Raises:
-        ValueError: If the file is not of a monitor, or damaged.
+        ValueError: If the file was not written by a monitor, or is damaged.
 
     Examples:
         >>> import tempfile

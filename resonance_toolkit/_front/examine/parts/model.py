@@ -59,7 +59,7 @@ def _measure_model(work: Work) -> xr.Dataset:
     few = subject.first(work.sizes["batch_size"])
     inputs, _ = few
     with preserving(model), preserving_rng(devices_of(model)), evaluating(model):
-        measured = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
+        means = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
         meaning = subject.describe_targets(few)
         with torch.no_grad():
             forward_seconds = seconds_for(lambda: call_model(model, inputs))
@@ -85,8 +85,8 @@ def _measure_model(work: Work) -> xr.Dataset:
         ),
     }
     scalars: dict[str, tuple[float, str, str]] = {
-        "loss": (measured.loss, "mean main loss", ""),
-        "accuracy": (measured.accuracy, "share of right predictions", ""),
+        "loss": (means.loss, "mean main loss", ""),
+        "accuracy": (means.accuracy, "share of right predictions", ""),
         "n_parameters": (float(sum(p.numel() for p in parameters)), "parameters", ""),
         "n_trained_parameters": (
             float(sum(p.numel() for p in parameters if p.requires_grad)),

@@ -9,7 +9,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -46,13 +46,13 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(result, entropy),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             "All numbers are means over samples and heads; the interval of the entropy is that of "
             "single heads. Attention that is spread widely is not bad, nor is attention that is "
             "focused: compare layers, and runs.",
         ],
-        drawn=[part for part in (result, maps, sinks) if part is not None],
+        results=[part for part in (result, maps, sinks) if part is not None],
     )
 
 

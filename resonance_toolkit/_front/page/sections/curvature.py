@@ -8,7 +8,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -50,13 +50,13 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(largest, smallest, step),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             "Eigenvalues of the Hessian say how the slope changes along each direction. A few "
             "large ones and very many near zero are the rule for neural networks: most directions "
             "hardly matter to the loss.",
         ],
-        drawn=[result],
+        results=[result],
     )
 
 

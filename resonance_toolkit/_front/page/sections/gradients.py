@@ -9,7 +9,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, result_of
-from resonance_toolkit._front.page.sections.words import defined, how_they_pull
+from resonance_toolkit._front.page.sections.words import describe_cosine, keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -41,14 +41,14 @@ def describe(node: xr.DataTree) -> Findings:
     ]
     lead = (
         f"At the given weights the two gradients have a cosine of {write_number(cosine)}: "
-        f"{how_they_pull(cosine)}."
+        f"{describe_cosine(cosine)}."
         if not math.isnan(cosine)
         else ""
     )
 
     return Findings(
         lead=lead,
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             "The main loss and the loss of the branches each ask for a step. Their cosine says "
             "whether it is the same step, layer by layer. It holds for these weights only: early "
@@ -56,7 +56,7 @@ def describe(node: xr.DataTree) -> Findings:
             "Layers after the last branch have no cosine, since the auxiliary loss does not reach "
             "them, and are left out.",
         ],
-        drawn=[result],
+        results=[result],
     )
 
 

@@ -9,7 +9,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -17,7 +17,7 @@ def describe(node: xr.DataTree) -> Findings:
     surface = result_of(node)
     smoothness = child_of(node, "smoothness")
     dilution = child_of(node, "dilution")
-    centre = _at_the_weights(surface)
+    centre = _loss_at_weights(surface)
     low = value_of(surface, "loss", "min")
     high = value_of(surface, "loss", "max")
 
@@ -36,14 +36,14 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(centre, low, high, smoothness),
-        numbers=defined(numbers),
-        meanings=_meanings(surface, dilution),
-        drawn=[result for result in (surface, dilution) if result is not None],
+        numbers=keep_defined(numbers),
+        meanings=_explain_plane(surface, dilution),
+        results=[result for result in (surface, dilution) if result is not None],
         surface=surface if "loss" in surface else None,
     )
 
 
-def _at_the_weights(surface: xr.Dataset) -> float:
+def _loss_at_weights(surface: xr.Dataset) -> float:
     if "loss" not in surface or {"alpha", "beta"} - set(surface.dims):
         return math.nan
     # A plane with an even number of points has none at the weights themselves.
@@ -121,7 +121,7 @@ def _say_lead(centre: float, low: float, high: float, smoothness: xr.Dataset | N
     return lead
 
 
-def _meanings(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
+def _explain_plane(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
     texts = [
         "A distance of 1 along an axis is a random direction as long as the weights themselves "
         "(by the normalisation in the attributes). A plane shows two of very many directions: "

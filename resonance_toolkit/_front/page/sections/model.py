@@ -14,7 +14,7 @@ from resonance_toolkit._front.page.numbers import (
     write_seconds,
 )
 from resonance_toolkit._front.page.sections.part import Findings, result_of
-from resonance_toolkit._front.page.sections.words import count, defined, join_sentences
+from resonance_toolkit._front.page.sections.words import count, join_sentences, keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -61,7 +61,7 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=lead,
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             text
             for text in (

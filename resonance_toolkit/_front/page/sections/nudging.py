@@ -9,7 +9,7 @@ import xarray as xr
 from resonance_toolkit._front.page.drawings.nudging import by_rule
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 _CREDITS = {
     "backprop": "the best that a step of this length can do, to first order",
@@ -54,13 +54,13 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(changes),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
             "Each block's output is moved a little against a credit, the same length for all, and "
             "the loss is measured again. Backprop is the yardstick, a random direction is zero. "
             "Numbers are means over blocks; the intervals span the blocks.",
         ],
-        drawn=[result_of(node)],
+        results=[result_of(node)],
     )
 
 

@@ -11,9 +11,9 @@ from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import (
     count,
-    defined,
-    how_they_pull,
+    describe_cosine,
     join_sentences,
+    keep_defined,
     write_interval,
 )
 
@@ -21,7 +21,7 @@ from resonance_toolkit._front.page.sections.words import (
 def describe(node: xr.DataTree) -> Findings:
     """Say whether branches helped, and whether they made features readable."""
     result = result_of(node)
-    measure = "accuracy" if not math.isnan(_last(result, "accuracy", "plain")) else "loss"
+    measure = "accuracy" if not math.isnan(_final_mean(result, "accuracy", "plain")) else "loss"
     cosine = value_of(result, "cosine_total")
 
     numbers = [
@@ -39,13 +39,15 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_difference(result, measure),
-        numbers=defined(numbers),
-        meanings=[text for text in (*_meanings(result, cosine), _say_readable(result)) if text],
-        drawn=[result],
+        numbers=keep_defined(numbers),
+        meanings=[
+            text for text in (*_explain_experiment(result, cosine), _say_readable(result)) if text
+        ],
+        results=[result],
     )
 
 
-def _last(result: xr.Dataset, name: str, arm: str) -> float:
+def _final_mean(result: xr.Dataset, name: str, arm: str) -> float:
     """Mean over seeds at the last step that was measured for all of them."""
     if name not in result or "arm" not in result.dims or arm not in result["arm"].values:
         return math.nan
@@ -55,8 +57,8 @@ def _last(result: xr.Dataset, name: str, arm: str) -> float:
 
 def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number]:
     return [
-        Number(f"{name}, plain", _last(result, name, "plain"), reference),
-        Number(f"{name}, with branches", _last(result, name, "branches"), reference),
+        Number(f"{name}, plain", _final_mean(result, name, "plain"), reference),
+        Number(f"{name}, with branches", _final_mean(result, name, "branches"), reference),
         Number(
             f"difference of {name}, branches minus plain",
             value_of(result, f"{name}_difference"),
@@ -83,8 +85,8 @@ def _listening_numbers(result: xr.Dataset) -> list[Number]:
 
 
 def _say_difference(result: xr.Dataset, measure: str) -> str:
-    plain = _last(result, measure, "plain")
-    branches = _last(result, measure, "branches")
+    plain = _final_mean(result, measure, "plain")
+    branches = _final_mean(result, measure, "branches")
     if math.isnan(plain) or math.isnan(branches):
         return ""
 
@@ -101,14 +103,14 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
     if math.isnan(low) or math.isnan(high):
         return f"{sentence}, too few for an interval."
 
-    told_apart = low > 0 or high < 0
+    excludes_zero = low > 0 or high < 0
 
     return f"{sentence} (95 % interval {write_interval(low, high, signed=True)}). The interval " + (
-        "leaves out zero." if told_apart else "contains zero: the two cannot be told apart."
+        "leaves out zero." if excludes_zero else "contains zero: the two cannot be told apart."
     )
 
 
-def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
+def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
     settings = result.attrs
     sentences = [
         "Both arms start from the same weights, see the same batches in the same order, and differ "
@@ -126,7 +128,7 @@ def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
     if not math.isnan(cosine):
         texts.append(
             f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
-            f"{how_they_pull(cosine)}. A cosine says whether the branches ask for what the main "
+            f"{describe_cosine(cosine)}. A cosine says whether the branches ask for what the main "
             "loss asks for at this moment; whether the network ends up better is what the "
             "difference above says."
         )
