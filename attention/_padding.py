@@ -2,13 +2,19 @@
 
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attention._call import Call
 from attention._layout import Layout
-from resonance_toolkit import name_inputs, positions_that_count
+from resonance_toolkit import (
+    feeds_decoder,
+    name_inputs,
+    positions_that_count,
+    positions_up_to_last_target,
+)
 
 
 @dataclass(frozen=True)
@@ -48,18 +54,23 @@ class Padding:
         return None
 
 
-def find_padding(frame: FrameType, model: nn.Module) -> Padding | None:
+def find_padding(frame: FrameType, model: nn.Module, targets: Any = None) -> Padding | None:
     """Read the masks in the call that runs in `frame`; None if nothing is padded.
 
     Args:
         frame: Of `nn.Module.__call__`.
         model: Whose parts tell whether there are two sequences.
+        targets: Of the samples, if they are known: a decoder without a mask of its own is padded
+            behind the last of each sample's.
     """
     arguments = frame.f_locals.get("args", ())
     module = frame.f_locals.get("self", model)
     inputs = name_inputs(module, arguments) | frame.f_locals.get("kwargs", {})
     positions = _unless_all_real(positions_that_count(inputs))
-    decoder_positions = _unless_all_real(positions_that_count(inputs, of_decoder=True))
+    decoder_positions = positions_that_count(inputs, of_decoder=True)
+    if decoder_positions is None and feeds_decoder(inputs):
+        decoder_positions = positions_up_to_last_target(targets)
+    decoder_positions = _unless_all_real(decoder_positions)
     if positions is None and decoder_positions is None:
         return None
 

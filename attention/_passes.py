@@ -13,6 +13,7 @@ from attention._watching import watching
 from resonance_toolkit import (
     LABEL_NAMES,
     AtMost,
+    Batches,
     call_model,
     check_no_nan,
     device_of,
@@ -33,13 +34,16 @@ _SAMPLES_AT_A_TIME = 100
 
 def take_inputs(
     model: nn.Module, data: Any, samples: int | None, seed: int, batch_size: int | None
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the inputs of each forward pass, and what decided about them, as attributes."""
+) -> tuple[Batches, dict[str, Any]]:
+    """Return inputs and targets of each forward pass, and what decided about them, as attributes.
+
+    Targets are None where there are none.
+    """
     is_one_batch = is_whole_batch(data, needs_targets=False)
     is_default = isinstance(samples, AtMost) and batch_size is None
     if is_one_batch and is_default and _is_plain_call(model, data):
         device = device_of(model)
-        return [tree_map_only(Tensor, lambda tensor: tensor.to(device), data)], {}
+        return [(tree_map_only(Tensor, lambda tensor: tensor.to(device), data), None)], {}
 
     # A batch that is given as such is taken whole, in one pass, unless something else is asked for.
     if is_one_batch and isinstance(samples, AtMost):
@@ -47,7 +51,7 @@ def take_inputs(
     if not is_one_batch and batch_size is None:
         batch_size = _SAMPLES_AT_A_TIME
     batches = take(data, samples, seed, model=model, batch_size=batch_size, needs_targets=False)
-    return [inputs for inputs, _ in batches], {"seed": seed}
+    return batches, {"seed": seed}
 
 
 def _is_plain_call(model: nn.Module, data: Any) -> bool:
@@ -69,15 +73,15 @@ def _is_plain_call(model: nn.Module, data: Any) -> bool:
     return keywords is None or set(data) <= keywords
 
 
-def check_inputs(result: xr.Dataset, batches: list[Any]) -> None:
+def check_inputs(result: xr.Dataset, batches: Batches) -> None:
     """Refuse inputs that are NaN, where a result is undefined throughout."""
     # Asked only where a sample is undefined throughout: to look at all inputs takes its time.
     entropy = result.variables["entropy"].values
     if np.isnan(entropy).reshape(len(entropy), -1).all(1).any():
-        check_no_nan([(inputs, None) for inputs in batches])
+        check_no_nan(batches)
 
 
-def run_batches(model: nn.Module, batches: list[Any], settings: Settings) -> Recording:
+def run_batches(model: nn.Module, batches: Batches, settings: Settings) -> Recording:
     """Run a model in eval mode on all batches, and record its attention."""
     with (
         evaluating(model),
@@ -85,7 +89,8 @@ def run_batches(model: nn.Module, batches: list[Any], settings: Settings) -> Rec
         resharding(model),
         watching(model, settings) as recording,
     ):
-        for inputs in track(batches, "attention", unit="batch"):
+        for inputs, targets in track(batches, "attention", unit="batch"):
+            recording.targets = targets
             output = call_model(model, inputs)
 
             # Outputs of many positions, as of language models, would fill the memory.

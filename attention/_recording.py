@@ -21,7 +21,12 @@ from attention._locate import Place, first_input
 from attention._padding import Padding, find_padding
 from attention._read import Reading, finish, full_precision, read
 from attention._settings import Settings
-from resonance_toolkit import NotApplicableError, provenance, unwrap
+from resonance_toolkit import (
+    NotApplicableError,
+    is_apart_from_class_token,
+    provenance,
+    unwrap,
+)
 
 
 class ClassTokenNotSeenError(ValueError):
@@ -73,10 +78,12 @@ class Recording:
         self._passes: list[Pass] = []
         self._current_frame: FrameType | None = None
         self._comparisons: dict[str, Comparison] = {}
+        self._layers_apart: dict[str, bool] = {}
         self._is_closed = False
 
         self.outputs: list[Any] = []  # of the model, by pass, if they belong in the result
         self.more_attributes: dict[str, Any] = {}  # what the caller adds to those of the result
+        self.targets: Any = None  # of the samples of the next pass, as far as they are known
         self.image_sizes: Collection[tuple[int, int]] = ()
 
     def __repr__(self) -> str:
@@ -201,7 +208,7 @@ class Recording:
             n_samples = len(model_input)
 
         is_image = bool(self.image_sizes) or (model_input is not None and model_input.dim() > 3)
-        padding = find_padding(place.outermost_frame, unwrap(self._model))
+        padding = find_padding(place.outermost_frame, unwrap(self._model), self.targets)
         new_pass = Pass([place.outermost_module], n_samples or call.shape[0], not is_image, padding)
         self._passes.append(new_pass)
         return new_pass
@@ -220,12 +227,12 @@ class Recording:
         if call.kind == "channel":
             return Layout(0, None, None)
 
-        # Windows hold patches alone.
+        # Windows hold patches alone, and a text beside the images has no class token of theirs.
         has_windows = n_groups != current_pass.n_samples
         layout = find_layout(
             n_queries,
             n_keys,
-            prefix=0 if has_windows else self._tokens.prefix,
+            prefix=0 if has_windows or self._is_apart(place.layer) else self._tokens.prefix,
             image_sizes=None if current_pass.is_sequence else self.image_sizes,
         )
         if self._settings.keys == "patches" and layout.prefix >= n_keys:
@@ -234,6 +241,15 @@ class Recording:
                 f'layer {place.layer!r}, got {layout.prefix}; `keys="all"` leaves none out'
             )
         return layout
+
+    def _is_apart(self, layer: str) -> bool:
+        """Tell whether a layer has other tokens than those that the class token is put before."""
+        if self._settings.prefix is not None:
+            return False  # the user knows
+        if layer not in self._layers_apart:
+            root = unwrap(self._model)
+            self._layers_apart[layer] = is_apart_from_class_token(root, layer)
+        return self._layers_apart[layer]
 
     def _check_no_linear_attention(self, sideways: Collection[str]) -> None:
         for name in chain.from_iterable(each_pass.readings for each_pass in self._passes):

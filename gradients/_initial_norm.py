@@ -21,6 +21,7 @@ from resonance_toolkit import (
     Loss,
     call_loss,
     call_model,
+    check_loss,
     check_module,
     check_no_nan,
     check_whole,
@@ -38,6 +39,7 @@ from resonance_toolkit import (
     provenance,
     seed_generators,
     take,
+    takes_model,
     to_host,
     track,
 )
@@ -73,11 +75,12 @@ def initial_norm(
         branches: The branches: a module, such as a probe, whose weights are all counted, frozen or
             not, including static branches; or the number of their weights.
         branch_tensors: If `branches` is a number, how many tensors these weights are.
-        loss: Maps `(outputs, targets)` to the mean loss of one batch. If None, the targets decide:
-            cross-entropy for classes of samples or of positions (tokens, pixels: the mean over the
-            positions of a sample that count, then over samples), sigmoid losses for zeros and
-            ones, soft cross-entropy for distributions. Targets of -100 are then ignored, and so
-            are samples that have no others; real-valued targets need a loss.
+        loss: Maps `(outputs, targets)`, or `(model, inputs, targets)`, to one loss per sample or to
+            their mean over one batch. If None, the targets decide: cross-entropy for classes of
+            samples or of positions (tokens, pixels: the mean over the positions of a sample that
+            count, then over samples), sigmoid losses for zeros and ones, soft cross-entropy for
+            distributions. Targets of -100 are then ignored, and so are samples that have no others;
+            real-valued targets need a loss.
         samples: How many samples to draw, at most; None takes all.
         batch_size: Samples in a forward pass.
         seed: Determines which samples are drawn, and what dropout draws.
@@ -105,6 +108,8 @@ def initial_norm(
     """
     check_module(model)
     check_unsharded(model)
+    if loss is not None:
+        check_loss(loss, may_call_model=True)
     branch_parameters: list[Tensor] = (
         list(branches.parameters()) if isinstance(branches, nn.Module) else []
     )
@@ -117,7 +122,6 @@ def initial_norm(
     batches = take(
         data, samples, seed, model=model, batch_size=batch_size, has_loss=loss is not None
     )
-    batch_loss = _MeanLoss(loss)
     if loss is None:
         batches = leave_out_uncounted(batches)
         batch_loss = _MeanLoss(default_loss([targets for _, targets in batches]))
@@ -225,10 +229,17 @@ class _MeanLoss:
 
     def __init__(self, loss: Any) -> None:
         self._loss = loss
+        self._calls_model = takes_model(loss)
         self.name = name_of(loss)
         self.targets = "given to the loss"
 
-    def __call__(self, outputs: Any, targets: Any) -> Any:
+    def on_batch(self, model: nn.Module, inputs: Any, targets: Any) -> Tensor:
+        """Return the mean loss of a batch, with its graph."""
+        if self._calls_model:
+            return _mean(self._loss(model, inputs, targets), count_samples(inputs))
+        return _mean(self._of_outputs(call_model(model, inputs), targets), count_samples(inputs))
+
+    def _of_outputs(self, outputs: Any, targets: Any) -> Any:
         if not isinstance(self._loss, DefaultLoss):
             return call_loss(self._loss, outputs, targets)
 
@@ -253,7 +264,7 @@ def _mean_gradients(
 
     for x, y in track(batches, "initial norm", unit="batch"):
         # Weighted by batch size: the last batch is often smaller than the others.
-        value = _check_scalar(loss(call_model(model, x), y)) * (count_samples(x) / n_samples)
+        value = loss.on_batch(model, x, y) * (count_samples(x) / n_samples)
         batch_losses.append(value.detach())
 
         parts = torch.autograd.grad(value, inputs, allow_unused=True)
@@ -291,8 +302,15 @@ def _count_branch_weights(
     return int(branches), check_whole("branch_tensors", branch_tensors, at_least=0)
 
 
-def _check_scalar(value: Any) -> Tensor:
-    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-        kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"`loss`: expected one number that depends on the model, got {kind}")
-    return value.reshape(())
+def _mean(values: Any, n_samples: int) -> Tensor:
+    """Average what a loss gives: one number, or one per sample, or per position of each sample."""
+    is_tensor = isinstance(values, Tensor) and values.requires_grad
+    if not is_tensor or not (values.numel() == 1 or values.shape[:1] == (n_samples,)):
+        kind = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"`loss`: expected one number that depends on the model, or one for each of "
+            f"{n_samples} samples, got {kind}"
+        )
+
+    mean: Tensor = values.mean()
+    return mean

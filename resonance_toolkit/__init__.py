@@ -41,6 +41,7 @@ from resonance_toolkit._base.data.forms import (
     check_no_nan,
     describe_tensors,
     index_rows,
+    tensors_in,
 )
 from resonance_toolkit._base.data.language_models import (
     IGNORED_TARGET,
@@ -49,8 +50,13 @@ from resonance_toolkit._base.data.language_models import (
     reads_class_token,
     shift_labels,
 )
-from resonance_toolkit._base.data.padding import name_inputs, positions_that_count
-from resonance_toolkit._base.data.sources import is_whole_batch
+from resonance_toolkit._base.data.padding import (
+    feeds_decoder,
+    name_inputs,
+    positions_that_count,
+    positions_up_to_last_target,
+)
+from resonance_toolkit._base.data.recognise import is_whole_batch
 from resonance_toolkit._base.data.take import AtMost, streaming_inputs, take
 from resonance_toolkit._base.devices import (
     all_accelerators,
@@ -79,6 +85,7 @@ from resonance_toolkit._base.facts import (
     first_tensor,
     floating_dtype_of,
     has_class_token,
+    is_apart_from_class_token,
     is_compiled,
     is_sharded,
     name_of,
@@ -98,6 +105,11 @@ from resonance_toolkit._base.instruments import load_instrument as _load_instrum
 from resonance_toolkit._base.line_file import LineFile
 from resonance_toolkit._base.losses.accuracy import align_predictions, correct_shares
 from resonance_toolkit._base.losses.call_loss import FailedLossError, call_loss
+from resonance_toolkit._base.losses.check_loss import (
+    check_loss,
+    check_shares,
+    takes_model,
+)
 from resonance_toolkit._base.losses.class_losses import ClassLoss, fit_class_loss
 from resonance_toolkit._base.losses.default_loss import (
     DefaultLoss,
@@ -160,6 +172,7 @@ __all__ = [
     "first_tensor",
     "floating_dtype_of",
     "has_class_token",
+    "is_apart_from_class_token",
     "is_compiled",
     "is_dtensor",
     "is_fully_sharded",
@@ -189,10 +202,13 @@ __all__ = [
     "align_predictions",
     "call_loss",
     "call_model",
+    "check_loss",
+    "check_shares",
     "correct_shares",
     "default_loss",
     "describe_targets",
     "describe_tensors",
+    "feeds_decoder",
     "fit_class_loss",
     "index_rows",
     "is_about_tensors",
@@ -200,9 +216,12 @@ __all__ = [
     "mean_over_positions",
     "name_inputs",
     "positions_that_count",
+    "positions_up_to_last_target",
     "predicts_next_token",
     "reads_class_token",
     "shift_labels",
+    "takes_model",
+    "tensors_in",
     "Loss",
     "cross_entropy_per_sample",
     "has_class_weights",

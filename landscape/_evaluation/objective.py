@@ -19,6 +19,7 @@ from resonance_toolkit import (
     DefaultLoss,
     align_predictions,
     call_loss,
+    check_loss,
     count_samples,
     default_loss,
     fit_class_loss,
@@ -109,6 +110,7 @@ def check_measures(loss: Measure | None, metrics: Mapping[str, Measure] | None) 
 
     kind: Kind = "outputs"
     if loss is not None:
+        check_loss(loss, may_call_model=True)
         kind = kind_of(loss, "loss")
         fit_class_loss(loss, [])  # refuses a sum
     if kind == "model":

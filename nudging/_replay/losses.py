@@ -18,6 +18,8 @@ from resonance_toolkit import (
     Loss,
     align_classes,
     call_loss,
+    check_loss,
+    check_shares,
     default_loss,
     fit_class_loss,
     has_class_weights,
@@ -70,10 +72,9 @@ def choose_loss(loss: Loss | None, targets: Iterable[Any]) -> Loss:
     """Return a loss with one value per sample: the user's, or the one that all targets ask for."""
     if loss is None:
         return default_loss(targets)
-    if not callable(loss):
-        raise TypeError(
-            f"`loss`: expected a callable (outputs, targets), got {type(loss).__name__}"
-        )
+    check_loss(loss, may_call_model=False)
+    targets = list(targets)
+    check_shares(loss, targets)
 
     # Weights of classes are put in relation to those of all targets, not of a batch.
     if has_class_weights(loss):

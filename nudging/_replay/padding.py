@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resonance_toolkit import IGNORED_TARGET, name_inputs, positions_that_count
-
-# Keywords that carry the decoder's own sequence (transformers, torch).
-_DECODER_INPUTS = {"decoder_input_ids", "decoder_inputs_embeds", "tgt"}
+from resonance_toolkit import (
+    feeds_decoder,
+    name_inputs,
+    positions_that_count,
+    positions_up_to_last_target,
+)
 
 
 def find_positions(
@@ -31,10 +33,10 @@ def find_positions(
     named_inputs = name_inputs(model, inputs)
 
     # By name, not by length: both sequences of an encoder-decoder may be equally long.
-    is_decoder = "decoder" in block.split(".") and bool(_DECODER_INPUTS & named_inputs.keys())
+    is_decoder = "decoder" in block.split(".") and feeds_decoder(named_inputs)
     counts = positions_that_count(named_inputs, of_decoder=is_decoder)
     if is_decoder and counts is None:
-        counts = _positions_up_to_last_target(targets)
+        counts = positions_up_to_last_target(targets)
 
     if counts is None or hidden.dim() != 3 or hidden.shape[:2] != counts.shape:
         return None
@@ -47,11 +49,3 @@ def zero_padding(tensor: Tensor, positions: Tensor | None) -> Tensor:
         return tensor
     # Not a product: what stands at padded positions need not be finite.
     return torch.where(positions[:, :, None], tensor, 0)
-
-
-def _positions_up_to_last_target(targets: Any) -> Tensor | None:
-    """Tell what is not padding in a decoder, which rarely gets a mask: it looks back only."""
-    if not isinstance(targets, Tensor) or targets.dim() != 2 or targets.is_floating_point():
-        return None
-    counts = (targets != IGNORED_TARGET).long()
-    return counts.flip(1).cumsum(1).flip(1) > 0

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from resonance_toolkit import IGNORED_TARGET
+from resonance_toolkit import IGNORED_TARGET, check_shares
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ def understand_targets(
     if is_whole and is_column:
         y = y[:, 0]
 
+    # One output, one number for each sample: the column that torch's sigmoid losses want.
+    if not is_whole and n_classes == 1 and y.shape == (n_samples,):
+        y = y[:, None]
+
     if is_whole and y.shape == (n_samples,):
         if has_values:
             _check_indices(y, n_classes, may_be_ignored=False)
@@ -75,8 +79,7 @@ def understand_targets(
     if y.shape == (n_samples, n_classes) and not (
         is_whole and _are_of_positions(y, n_classes in token_counts, loss, has_values=has_values)
     ):
-        # A callable may make what it likes of numbers, and of NaN.
-        if has_values and isinstance(loss, str):
+        if has_values:
             _check_numbers(y, loss)
         return Targets("numbers", y)
 
@@ -136,8 +139,10 @@ def _check_indices(y: Tensor, n_classes: int, *, may_be_ignored: bool) -> None:
     high = int(classes.max())
     if low < 0 or high >= n_classes:
         remark = f" (or {IGNORED_TARGET}, which does not count)" if may_be_ignored else ""
+        is_ignored = low == IGNORED_TARGET  # only where that is not understood
+        cure = "; leave samples without a target out of the batch" if is_ignored else ""
         raise ValueError(
-            f"`y`: expected class indices 0 to {n_classes - 1}{remark}, got {low} to {high}"
+            f"`y`: expected class indices 0 to {n_classes - 1}{remark}, got {low} to {high}{cure}"
         )
 
 
@@ -145,8 +150,14 @@ def _check_numbers(y: Tensor, loss: Any) -> None:
     # Through `amin` and `amax`, which pass NaN on.
     low, high = float(y.amin()), float(y.amax())
     if low != low:
-        raise ValueError("`y`: expected targets that are numbers, got NaN")
-    if low < 0 or high > 1:
+        raise ValueError(
+            "`y`: expected targets that are numbers, got NaN; where one is missing, put a number "
+            "that a callable `loss` in attach leaves out"
+        )
+    if not isinstance(loss, str):
+        # Another callable than torch's may make of numbers what it likes.
+        check_shares(loss, [y], "y")
+    elif low < 0 or high > 1:
         raise ValueError(
             f"`y`: expected numbers from 0 to 1 for loss={loss!r}, got {low:.4g} to {high:.4g}; "
             "logits are not labels, and real numbers need a callable `loss` in attach"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probes._exit_training.forward_trace import ForwardTrace
+from probes._exit_training.head import LAST_TOKEN
 from probes._exit_training.losses import Exits
 from probes._exit_training.resolve_heads import HeadOption, NormOption, resolve_heads
 
@@ -19,11 +20,13 @@ class ExitHeads:
     """A model and its exits: for each layer, a function from its output to logits.
 
     The last layer has one only where that is known to give the model's own output.
+    `reads_last_token`: whether the model's own way reads the last token of a text alone.
     """
 
     root: nn.Module
     forward_trace: ForwardTrace
     functions: dict[str, HeadFunction]
+    reads_last_token: bool = False
 
     @property
     def layers(self) -> list[str]:
@@ -80,7 +83,8 @@ def resolve_exit_heads(
     shared_head = next(iter(points.values())).head
     if is_checked:
         functions[layers[-1]] = partial(shared_head, root)
-    return ExitHeads(root, forward_trace, functions), str(shared_head)
+    reads_last_token = any(function_name == LAST_TOKEN for function_name, _ in shared_head.steps)
+    return ExitHeads(root, forward_trace, functions, reads_last_token), str(shared_head)
 
 
 def count_head_flops(heads: ExitHeads) -> list[float]:

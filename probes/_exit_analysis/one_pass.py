@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probes._exit_analysis.exit_heads import ExitHeads, HeadFunction
+from probes._exit_analysis.exit_heads import ExitHeads
 from probes._exit_analysis.token_statistics import (
     MEASURES,
     cosine_of_states,
@@ -26,7 +26,14 @@ from probes._exit_training.forward_trace import first_argument
 from probes._exit_training.model_head import is_same
 from probes._exit_training.targets import check_exit_targets, exit_logits
 from probes._model.cut_batches import cut_batches
-from resonance_toolkit import IGNORED_TARGET, Batches, call_model, first_tensor, track
+from resonance_toolkit import (
+    IGNORED_TARGET,
+    Batches,
+    call_model,
+    first_tensor,
+    positions_that_count,
+    track,
+)
 
 # In a batch, by default, as far as memory for the model's logits allows.
 _SAMPLES_PER_BATCH = 256
@@ -50,6 +57,42 @@ class _LayerStates:
 
     input: Tensor | None = None
     output: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Samples of one pass: their targets, and the number of the first.
+
+    `is_real (sample, position)`: False where a position is padding; None if nothing says so.
+    """
+
+    targets: Tensor
+    first: int
+    is_real: Tensor | None
+
+    def fits(self, hidden: Tensor) -> bool:
+        """Tell whether a tensor has the positions that padding is known of."""
+        return self.is_real is not None and hidden.shape[:2] == self.is_real.shape
+
+    def without_padding(self, hidden: Tensor | None) -> Tensor | None:
+        """Return zeros where positions are padding, so that no product of vectors sees them."""
+        if hidden is None or self.is_real is None or not self.fits(hidden):
+            return hidden
+        is_real = self.is_real.to(hidden.device)
+        return hidden.masked_fill(~is_real.reshape(*is_real.shape, *[1] * (hidden.dim() - 2)), 0)
+
+    def end_with_text(self, hidden: Tensor) -> Tensor:
+        """Move each text to the end of its row, where a head looks that reads the last token."""
+        if self.is_real is None or not self.fits(hidden):
+            return hidden
+        is_real = self.is_real.to(hidden.device)
+        n_positions = is_real.shape[1]
+        n_behind = is_real.flip(1).int().argmax(1)  # the first that is real, from the end
+
+        positions = torch.arange(n_positions, device=hidden.device)
+        origins = (positions - n_behind[:, None]) % n_positions
+        rows = torch.arange(len(hidden), device=hidden.device)
+        return hidden[rows[:, None], origins]
 
 
 def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> TokenRecords:
@@ -84,11 +127,12 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
 
             # A batch in which nothing counts is fine as long as another one has something.
             if bool((targets != IGNORED_TARGET).any()):
-                check_exit_targets(targets.cpu(), logits)
+                check_exit_targets(targets.cpu(), logits, "data")
+            samples = _Samples(targets, first_sample, _real_positions(heads, inputs))
             if not heads.has_tokens and last_layer in heads.functions:
-                _check_same_path(heads.functions[last_layer], states[last_layer].output, logits)
+                _check_same_path(heads, states[last_layer].output, logits, samples)
 
-            batch = _record_batch(states, heads, logits, targets, first_sample, by_token=by_token)
+            batch = _record_batch(states, heads, logits, samples, by_token=by_token)
             n_tokens = len(batch.target)
             _copy_into(records, batch, slice(n_recorded, n_recorded + n_tokens))
             n_recorded += n_tokens
@@ -135,11 +179,11 @@ def _record_batch(
     states: dict[str, _LayerStates],
     heads: ExitHeads,
     model_logits: Tensor,
-    targets: Tensor,
-    first_sample: int,
+    samples: _Samples,
     *,
     by_token: bool,
 ) -> TokenRecords:
+    targets = samples.targets
     is_counted = targets != IGNORED_TARGET
     counted_targets = targets[is_counted].long()
     n_classes = model_logits.shape[-1]
@@ -157,11 +201,12 @@ def _record_batch(
             )
         else:
             head = heads.functions[name]
-            chunks = logits_in_chunks(state.output, is_counted, n_classes, head, by_token=by_token)
+            hidden = samples.end_with_text(state.output) if heads.reads_last_token else state.output
+            chunks = logits_in_chunks(hidden, is_counted, n_classes, head, by_token=by_token)
 
         numbers, prediction = _statistics_of_layer(chunks, counted_targets)
         loss, *from_logits = numbers.cpu().double()
-        similarity = cosine_of_states(state.input, state.output, by_token=heads.has_tokens)
+        similarity = _cosine(state, samples, by_token=heads.has_tokens)
         similarity = similarity.to(is_counted.device)[is_counted].cpu().double()
 
         losses.append(loss)
@@ -176,7 +221,7 @@ def _record_batch(
         loss=torch.stack(losses).numpy(),
         prediction=all_predictions.numpy(),
         confidence=torch.cat(all_confidences).numpy(),
-        sample=places[:, 0] + first_sample,
+        sample=places[:, 0] + samples.first,
         position=places[:, 1] if places.shape[1] > 1 else np.zeros(len(places), dtype=np.int64),
         target=counted_targets.cpu().numpy(),
     )
@@ -215,8 +260,27 @@ def _keep_states(stack: ExitStack, module: nn.Module) -> _LayerStates:
     return states
 
 
-def _check_same_path(head: HeadFunction, hidden: Tensor | None, logits: Tensor) -> None:
+def _real_positions(heads: ExitHeads, inputs: Any) -> Tensor | None:
+    # Tokens are looked at one by one, and those that are padding have no target.
+    return None if heads.has_tokens else positions_that_count(inputs, model=heads.root)
+
+
+def _cosine(state: _LayerStates, samples: _Samples, *, by_token: bool) -> Tensor:
+    assert state.output is not None
+    if by_token:
+        return cosine_of_states(state.input, state.output, by_token=True)
+    output = samples.without_padding(state.output)
+    assert output is not None
+    return cosine_of_states(samples.without_padding(state.input), output, by_token=False)
+
+
+def _check_same_path(
+    heads: ExitHeads, hidden: Tensor | None, logits: Tensor, samples: _Samples
+) -> None:
     # Pooling may look at the input: a mean over what is not padding is a plain mean without any.
+    head = heads.functions[heads.layers[-1]]
+    if hidden is not None and heads.reads_last_token:
+        hidden = samples.end_with_text(hidden)
     if hidden is None or not is_same(head(hidden), logits):
         raise ValueError(
             "`head`: the model's way from its last layer to its output is not the same for all "

@@ -5,7 +5,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from probes._exit_analysis.exit_heads import (
     ExitHeads,
@@ -23,14 +24,17 @@ from probes._exit_training.targets import as_class_indices
 from probes._model.check_model import check_model
 from probes._model.cut_batches import slice_samples
 from resonance_toolkit import (
+    Batches,
     check_no_nan,
     check_whole,
     evaluating,
     is_sharded,
+    positions_that_count,
     preserving,
     provenance,
     resharding,
     take,
+    tensors_in,
     unwrap,
 )
 
@@ -120,17 +124,22 @@ def record_exits(
 
     # One sample, so that operations are counted per sample.
     root = unwrap(model)
-    forward_trace = trace_forward(root, layer_names, first_sample)
-    _check_samples_first(forward_trace)
-    if bool(forward_trace.logits.isnan().any()):
-        check_no_nan(pieces)  # no head could be proved to be the model's own
+    forward_trace = _trace(root, layer_names, first_sample, pieces)
     pieces = [(x, as_class_indices(y, forward_trace.logits)) for x, y in pieces]
     if depths is None:
         relative_depths = forward_trace.relative_depths()
     else:
         relative_depths = _check_depths(depths, layer_names)
 
-    heads, head_description = resolve_exit_heads(root, forward_trace, head, norm)
+    try:
+        heads, head_description = resolve_exit_heads(root, forward_trace, head, norm)
+    except ValueError:
+        # A model that reads the last token of a text shows its way on one that ends with its row.
+        shorter_sample = _without_padding(root, first_sample)
+        if shorter_sample is None:
+            raise
+        forward_trace = _trace(root, layer_names, shorter_sample, pieces)
+        heads, head_description = resolve_exit_heads(root, forward_trace, head, norm)
 
     # Values too: nothing forbids a model to write to its buffers in eval mode.
     values = not is_sharded(root)
@@ -157,6 +166,23 @@ def record_exits(
             seed=seed,
         )
     )
+
+
+def _trace(root: nn.Module, layers: list[str], sample: Any, pieces: Batches) -> ForwardTrace:
+    forward_trace = trace_forward(root, layers, sample)
+    _check_samples_first(forward_trace)
+    if bool(forward_trace.logits.isnan().any()):
+        check_no_nan(pieces)  # no head could be proved to be the model's own
+    return forward_trace
+
+
+def _without_padding(root: nn.Module, sample: Any) -> Any:
+    """Cut the padding off a text; None if there is none, or it is not known where to cut."""
+    is_real = positions_that_count(sample, model=root)
+    tensors = tensors_in(sample)
+    if is_real is None or bool(is_real.all()) or any(t.shape != is_real.shape for t in tensors):
+        return None
+    return tree_map_only(Tensor, lambda tensor: tensor[:, is_real[0].to(tensor.device)], sample)
 
 
 def _as_dataset(

@@ -51,15 +51,20 @@ def as_class_indices(targets: Any, logits: Tensor) -> Any:
     return rows.argmax(1) if bool(is_one_hot) else targets
 
 
-def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
+def check_exit_targets(targets: Tensor, logits: Tensor, argument: str = "targets") -> None:
     """Refuse targets that do not fit the logits.
+
+    Args:
+        targets: Of each place.
+        logits: Of the model.
+        argument: What the user calls the targets, or what holds them.
 
     Raises:
         TypeError: If they are not a tensor.
         ValueError: If their shape or values do not fit, or none of them counts.
     """
     if not isinstance(targets, Tensor):
-        raise TypeError(f"`targets`: expected a tensor, got {type(targets).__name__}")
+        raise TypeError(f"`{argument}`: expected a tensor, got {type(targets).__name__}")
 
     *places, n_classes = logits.shape
     is_soft = targets.is_floating_point()
@@ -70,22 +75,22 @@ def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
     if tuple(targets.shape) != expected_shape or (is_soft and not is_classifier):
         kind = "floating" if is_soft else "whole"
         raise ValueError(
-            f"`targets`: expected indices {tuple(places)} for logits {tuple(logits.shape)}, got "
+            f"`{argument}`: expected indices {tuple(places)} for logits {tuple(logits.shape)}, got "
             f"shape {tuple(targets.shape)} of {kind} numbers"
         )
     if targets.numel() == 0:
-        raise ValueError("`targets`: expected at least one, got an empty batch")
+        raise ValueError(f"`{argument}`: expected at least one, got an empty batch")
 
     # On an accelerator a look at the values would wait for the device at every step.
     if targets.device.type != "cpu":
         return
     if is_soft:
-        _check_distributions(targets)
+        _check_distributions(targets, argument)
     else:
-        _check_class_indices(targets, n_classes)
+        _check_class_indices(targets, n_classes, argument)
 
 
-def _check_distributions(targets: Tensor) -> None:
+def _check_distributions(targets: Tensor, argument: str) -> None:
     # Through `amin` and `amax`, which pass NaN on.
     low, high = float(targets.amin()), float(targets.amax())
     sums = targets.float().sum(1)
@@ -95,21 +100,21 @@ def _check_distributions(targets: Tensor) -> None:
 
     numbers = "NaN" if low != low else f"{low:.4g} to {high:.4g}, with sums off by {error:.2g}"
     raise ValueError(
-        f"`targets`: expected soft labels whose rows sum to one, got {numbers}; logits are "
+        f"`{argument}`: expected soft labels whose rows sum to one, got {numbers}; logits are "
         "not labels"
     )
 
 
-def _check_class_indices(targets: Tensor, n_classes: int) -> None:
+def _check_class_indices(targets: Tensor, n_classes: int, argument: str) -> None:
     counting = targets[targets != IGNORED_TARGET]
     if not len(counting):
-        raise ValueError(f"`targets`: expected one that counts, all are {IGNORED_TARGET}")
+        raise ValueError(f"`{argument}`: expected one that counts, all are {IGNORED_TARGET}")
 
     lowest = int(counting.min())
     highest = int(counting.max())
     if lowest < 0 or highest >= n_classes:
         raise ValueError(
-            f"`targets`: expected indices 0 to {n_classes - 1} (or {IGNORED_TARGET}, which does "
+            f"`{argument}`: expected indices 0 to {n_classes - 1} (or {IGNORED_TARGET}, which does "
             f"not count), got {lowest} to {highest}"
         )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from resonance_toolkit import first_tensor, has_class_token
+from resonance_toolkit import first_tensor, has_class_token, is_apart_from_class_token
 
 # What a user may ask for; "gap" (global average pooling) is another word for "mean".
 PoolName = Literal["auto", "cls", "mean", "gap", "flatten", "spatial"]
@@ -167,7 +167,7 @@ def resolve_pool(
         return Pool("spatial", channel)
 
     # Only tokens (sample, token, feature) may have a class token among them.
-    starts_with_class_token = channel == 2 and _starts_with_class_token(x, root, n_patches)
+    starts_with_class_token = channel == 2 and _starts_with_class_token(output, root, n_patches)
     waits = pool == "auto" and may_wait
     if pool == "cls" or (pool == "auto" and starts_with_class_token):
         return Pool("cls", waits_for_targets=waits)
@@ -201,16 +201,16 @@ def _widths(module: nn.Module, attributes: tuple[str, ...]) -> set[int]:
     }
 
 
-def _starts_with_class_token(x: Tensor, root: nn.Module, n_patches: int | None) -> bool:
+def _starts_with_class_token(output: LayerOutput, root: nn.Module, n_patches: int | None) -> bool:
     """Tell whether the first of a sequence's tokens is a class token.
 
     Some models own one that joins late (CaiT): then the tokens are just the patches, as many as the
     patch embedding gave, or, if there is none, a square number of them.
     """
-    if not has_class_token(root):
+    if not has_class_token(root) or is_apart_from_class_token(root, output.layer):
         return False
 
-    n_tokens: int = x.shape[1]
+    n_tokens: int = output.x.shape[1]
     if n_patches is not None:
         return n_tokens > n_patches
     return bool(round(n_tokens**0.5) ** 2 != n_tokens)

@@ -106,6 +106,50 @@ def has_class_token(model: nn.Module) -> bool:
     return any(name in CLASS_TOKEN_NAMES for name in names)
 
 
+def is_apart_from_class_token(model: nn.Module, layer: str) -> bool:
+    """Tell whether a layer runs on tokens of another part of a model than its class token.
+
+    So does the text tower of a model that compares images with text, where only images have one:
+    it embeds tokens of its own.
+
+    Args:
+        model: Without wrappers.
+        layer: Dotted name of a module.
+
+    Examples:
+        >>> image_tower, text_tower = nn.Module(), nn.Module()
+        >>> image_tower.cls_token, image_tower.layer = nn.Parameter(torch.ones(1)), nn.Identity()
+        >>> text_tower.embedding, text_tower.layer = nn.Embedding(2, 1), nn.Identity()
+        >>> model = nn.ModuleDict({"image": image_tower, "text": text_tower})
+        >>> [is_apart_from_class_token(model, f"{part}.layer") for part in model]
+        [False, True]
+    """
+    owners = [
+        name.rpartition(".")[0]
+        for name, _ in model.named_parameters()
+        if name.rpartition(".")[2] in CLASS_TOKEN_NAMES
+    ]
+    if not owners:
+        return False
+
+    # Not those inside of numbered blocks, which are of distances or of time.
+    embeddings = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and not any(map(str.isdigit, name.split(".")))
+    ]
+
+    # From the layer outwards, until there is either.
+    part = layer
+    while part:
+        if any(f"{owner}.".startswith(f"{part}.") for owner in owners):
+            return False
+        if any(embedding.startswith(f"{part}.") for embedding in embeddings):
+            return True
+        part = part.rpartition(".")[0]
+    return False
+
+
 def first_tensor(nest: Any) -> Tensor | None:
     """Return the first tensor in nested tuples, lists and dicts; None if there is none.
 

@@ -10,6 +10,7 @@ import xarray as xr
 from torch import nn
 
 import attention
+import probes
 from resonance_toolkit import CLASS_TOKEN_NAMES
 from tests.helpers.attention_models import build
 
@@ -159,3 +160,38 @@ def test_auto_is_the_mean_where_no_layer_has_the_class_token():
         attention.capture(model, x, queries="cls")
     found = attention.capture(model, x)
     xr.testing.assert_identical(found, attention.capture(model, x, queries="mean"))
+
+
+def test_a_text_beside_images_has_no_class_token_of_theirs():
+    torch.manual_seed(0)
+    small = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    text = {"vocab_size": 20, "eos_token_id": 19, "max_position_embeddings": 8}
+    config = transformers.CLIPConfig(
+        text_config=small | text,
+        vision_config=small | {"image_size": 8, "patch_size": 4},
+        projection_dim=4,
+    )
+    model = transformers.CLIPModel(config).double().eval()
+    batch = {
+        "input_ids": torch.tensor([[1, 5, 6, 19], [1, 7, 8, 19]]),
+        "pixel_values": torch.randn(2, 3, 8, 8).double(),
+    }
+
+    # Its first token sees itself alone: a row of it would say nothing of the text.
+    result = attention.capture(model, batch)
+    by_layer = dict(zip(result["layer"].values, result["n_prefix"].values, strict=True))
+    assert sorted(by_layer.values()) == [0, 1]
+    in_text = [name.startswith("text_model") for name in by_layer]
+    assert [by_layer[name] == 0 for name in by_layer] == in_text
+    assert bool(result["entropy"].isel(layer=in_text).isnull().all())
+    assert bool(result["entropy"].isel(layer=[not of_text for of_text in in_text]).notnull().all())
+
+    # And branches read the mean of the text, the class token of the images.
+    probe = probes.attach(model, "*.encoder.layers.0", n=1, sample=batch, classes=3)
+    kinds = {name.partition(".")[0]: pool.kind for name, pool in probe.pools.items()}
+    assert kinds == {"text_model": "mean", "vision_model": "cls"}

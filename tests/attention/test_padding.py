@@ -167,6 +167,28 @@ def test_a_decoder_has_a_mask_of_its_own_even_at_the_encoder_s_length():
     )
 
 
+def test_a_decoder_without_a_mask_is_padded_behind_its_last_label():
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=60,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+    )
+    model = transformers.T5ForConditionalGeneration(config).double().eval()
+    labels = IDS[:, :4]
+    expected = attention.capture(model, {"input_ids": IDS, "labels": labels})
+
+    # As transformers' own collator pads labels.
+    padded_labels = torch.cat([labels, torch.full_like(PADS, -100)], 1)
+    found = attention.capture(model, RIGHT | {"labels": padded_labels})
+    assert_same_statistics(found, expected, rtol=1e-6)  # T5's softmax has been one of float32
+
+
 def test_a_class_token_that_is_padding_is_refused():
     with pytest.raises(ValueError, match=r"the first position of a sample is padding; pad at the"):
         attention.capture(small_bert(), LEFT)

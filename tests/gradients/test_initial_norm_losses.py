@@ -36,3 +36,29 @@ def test_batches_do_not_change_the_mean_over_targets_that_count(weights, n_ignor
     measured = result["loss"].item(), result["norm_backbone"].item()
     assert measured == pytest.approx(expected, rel=1e-10)
     assert result.attrs["loss"] == "CrossEntropyLoss"
+
+
+LOSSES = {
+    "one per sample": lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none"),
+    "the mean": lambda outputs, y: nn.functional.cross_entropy(outputs, y),
+    "of the model": lambda model, x, y: nn.functional.cross_entropy(model(x), y),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_may_give_one_number_per_sample_their_mean_or_run_the_model_itself(kind):
+    model, x, y = make_problem(0)
+    expected = mean_and_norm(model, nn.CrossEntropyLoss(), x, y)
+
+    result = gradients.initial_norm(model, (x, y), loss=LOSSES[kind], batch_size=7)
+
+    measured = result["loss"].item(), result["norm_backbone"].item()
+    assert measured == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_loss_of_another_shape_is_refused():
+    model, x, y = make_problem(0)
+    with pytest.raises(
+        ValueError, match=r"^`loss`: expected one number .* each of 20 .*got \(3,\)"
+    ):
+        gradients.initial_norm(model, (x, y), loss=lambda outputs, _: outputs.mean(0))

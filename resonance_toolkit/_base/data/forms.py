@@ -49,9 +49,18 @@ def as_pair(
         raise TypeError(_not_a_pair(batch))
 
     inputs = as_tensors(_read_columns(read_numbers(inputs)), numpy_dtype)
-    pair = inputs, as_tensors(read_numbers(targets))
+    pair = inputs, _read_targets(targets)
     _check_sizes(pair)
     return pair
+
+
+def _read_targets(targets: Any) -> Any:
+    first = targets[0] if isinstance(targets, list | tuple) and targets else targets
+    if isinstance(first, str | bytes):
+        raise TypeError(
+            "`data`: expected targets that are numbers, got text; number the classes from 0"
+        )
+    return as_tensors(read_numbers(targets))
 
 
 def is_pair(batch: Any) -> bool:
@@ -131,7 +140,10 @@ def as_tensors(nest: Any, numpy_dtype: torch.dtype | None = None) -> Any:
         )
     if isinstance(nest, Tensor | Setting):
         return nest
-    raise TypeError(f"`data`: expected batches of tensors, got {type(nest).__name__}")
+    kind = type(nest).__name__
+    if isinstance(nest, np.ndarray):
+        kind = f"an array of {'text' if nest.dtype.kind in 'US' else nest.dtype}"
+    raise TypeError(f"`data`: expected batches of tensors, got {kind}")
 
 
 def _as_tensor_at(name: str, value: Any, numpy_dtype: torch.dtype | None) -> Any:
@@ -186,7 +198,8 @@ def _check_sizes(pair: Batch) -> None:
         listing = ", ".join(str(size) for size in dict.fromkeys(sizes))
         raise ValueError(
             f"`data`: expected as many targets as inputs, got {listing}; samples come first, and "
-            "a list is one of batches: of single samples make a batch, torch.stack(samples)"
+            "a list is one of batches: of single samples make a batch, torch.stack(samples); what "
+            "has none, such as the edges of a graph, belongs inside the model"
         )
 
 

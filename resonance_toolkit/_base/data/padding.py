@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.data.language_models import IGNORED_TARGET
 from resonance_toolkit._base.find_layers import unwrap
 
 # Keywords that mark positions to attend to (transformers), and positions to leave out (torch).
@@ -16,6 +17,9 @@ _MASKS_OF_PADDING = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
 # The same of the second sequence, where a model has a decoder beside its encoder.
 _DECODER_MASKS_OF_POSITIONS = ("decoder_attention_mask",)
 _DECODER_MASKS_OF_PADDING = ("tgt_key_padding_mask",)
+
+# Keywords that carry the decoder's own sequence (transformers, torch).
+_DECODER_INPUTS = frozenset({"decoder_input_ids", "decoder_inputs_embeds", "tgt"})
 
 
 def name_inputs(model: nn.Module, inputs: Any) -> dict[str, Any]:
@@ -75,6 +79,36 @@ def positions_that_count(
             mask = inputs[name]
             return _is_open(mask) if mask.is_floating_point() else mask == 0
     return None
+
+
+def feeds_decoder(named_inputs: Mapping[str, Any]) -> bool:
+    """Tell whether a call brings a decoder its own sequence, beside what an encoder reads.
+
+    Examples:
+        >>> feeds_decoder({"input_ids": 0, "decoder_input_ids": 0})
+        True
+    """
+    return not _DECODER_INPUTS.isdisjoint(named_inputs)
+
+
+def positions_up_to_last_target(targets: Any) -> Tensor | None:
+    """Tell what is no padding in a decoder, which rarely gets a mask: it looks back only.
+
+    Args:
+        targets: Of each position, `(sample, position)`.
+
+    Returns:
+        True up to the last target that counts, `(sample, position)`; None for other targets.
+
+    Examples:
+        >>> import torch
+        >>> positions_up_to_last_target(torch.tensor([[5, -100, 7, -100]]))
+        tensor([[ True,  True,  True, False]])
+    """
+    if not isinstance(targets, Tensor) or targets.dim() != 2 or targets.is_floating_point():
+        return None
+    counts = (targets != IGNORED_TARGET).long()
+    return counts.flip(1).cumsum(1).flip(1) > 0
 
 
 def _is_mask(value: Any) -> bool:

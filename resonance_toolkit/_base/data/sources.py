@@ -16,21 +16,19 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from resonance_toolkit._base.call_model import keywords_of_forward
-from resonance_toolkit._base.data.forms import (
-    LABEL_NAMES,
-    Batch,
-    are_numbers,
-    as_pair,
-    index_rows,
-    is_array,
-    is_pair,
-    is_scalar,
-)
+from resonance_toolkit._base.data.forms import LABEL_NAMES, Batch, as_pair, index_rows
 from resonance_toolkit._base.data.language_models import (
     are_inputs_themselves,
     predicts_next_token,
     shift_labels,
     with_decoder_inputs,
+)
+from resonance_toolkit._base.data.recognise import (
+    are_single_samples,
+    are_splits,
+    is_whole_batch,
+    may_be_two_batches,
+    refuse_lone_tensors,
 )
 from resonance_toolkit._base.facts import count_samples, floating_dtype_of
 
@@ -94,16 +92,17 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
     Raises:
         TypeError: If `data` is nothing that can be read, or not twice.
     """
-    if not request.needs_targets and _may_be_two_batches(data):
+    if not request.needs_targets and may_be_two_batches(data):
         raise TypeError(
             "`data`: a list of two arrays of one form could be two batches or a pair; give the "
             "tuple (inputs, targets), or the batches as [(x1, None), (x2, None)]"
         )
-    if _are_splits(data):
+    if are_splits(data):
         raise TypeError(
             f"`data`: expected one dataset, got a {type(data).__name__} of {', '.join(data)}; "
             f"choose one, such as data[{next(iter(data), 'train')!r}]"
         )
+    refuse_lone_tensors(data, needs_targets=request.needs_targets)
     if is_whole_batch(data, needs_targets=request.needs_targets):
         pair = request.understand(data)
         rows = torch.tensor(request.choose_rows(count_samples(pair)), dtype=torch.long)
@@ -120,7 +119,7 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
     if isinstance(data, type):
         raise TypeError(f"`data`: expected data, got the class {data.__name__}: call it first")
     if isinstance(data, list | tuple):
-        if _are_single_samples(data):
+        if are_single_samples(data):
             return _collate_rows(data, collate_items, request)
         return _first_batches(data, request)
     if _is_map_style(data):
@@ -137,64 +136,6 @@ def draw_batches(data: Any, request: Request) -> Iterator[Batch]:
         "`data`: expected (x, y) tensors, a Dataset, a DataLoader or a list of batches, got "
         f"{type(data).__name__}"
     )
-
-
-def is_whole_batch(data: Any, *, needs_targets: bool = True) -> bool:
-    """Tell whether data is one batch with all its samples, not a source of batches.
-
-    Of two things in a tuple or list, the second decides: an array is the targets of the first; a
-    tuple or mapping is a second batch. Where targets are not needed, None may stand for them, and
-    an array, or a tuple of one or of more than two arrays, is inputs alone.
-    """
-    if isinstance(data, Mapping):
-        return True
-    if not needs_targets and _are_inputs_alone(data):
-        return True
-    if not is_pair(data):
-        return False
-
-    inputs, targets = data
-    if not needs_targets and targets is None:
-        return True
-    if isinstance(inputs, Mapping) and isinstance(targets, Mapping):
-        # Two of one form, where targets are not needed, are two batches of inputs.
-        has_own_names = needs_targets or set(inputs) != set(targets)
-        return has_own_names and not any(name in inputs for name in LABEL_NAMES)
-    are_targets = is_array(targets) or are_numbers(targets)
-    return are_targets and not isinstance(inputs, str | bytes) and not is_scalar(inputs)
-
-
-def _are_single_samples(items: Any) -> bool:
-    """Tell whether a list holds samples, not batches: each has one number for a target."""
-
-    def is_sample(item: Any) -> bool:
-        if isinstance(item, Mapping):
-            return any(is_scalar(item.get(name)) for name in LABEL_NAMES)
-        return is_pair(item) and is_scalar(item[1]) and not is_scalar(item[0])
-
-    return len(items) > 0 and all(map(is_sample, items))
-
-
-def _are_splits(data: Any) -> bool:
-    """Tell whether data is a mapping of whole datasets, as a `DatasetDict` of Hugging Face."""
-    return isinstance(data, Mapping) and any(
-        hasattr(value, "__getitem__") and hasattr(value, "column_names") for value in data.values()
-    )
-
-
-def _may_be_two_batches(data: Any) -> bool:
-    if not isinstance(data, list) or len(data) != 2 or not all(map(is_array, data)):
-        return False
-    first, second = data
-    are_alike = first.shape[1:] == second.shape[1:] and first.dtype == second.dtype
-    return bool(are_alike and first.ndim > 1)
-
-
-def _are_inputs_alone(data: Any) -> bool:
-    if is_array(data):
-        return True
-    is_call = isinstance(data, tuple) and len(data) != 2
-    return is_call and all(map(is_array, data)) and len(data) > 0
 
 
 def collate_items(items: list[Any]) -> Any:

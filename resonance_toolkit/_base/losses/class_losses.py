@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resonance_toolkit._base.losses.check_loss import check_shares
 from resonance_toolkit._base.losses.class_targets import (
     class_out_of_range,
     extreme_classes,
@@ -80,7 +81,8 @@ def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
         targets: Those of every batch.
 
     Raises:
-        ValueError: If a target is not a class, or the loss is a sum over samples.
+        ValueError: If a target is not a class, or outside of 0 and 1 for a loss of labels or
+            distributions, or the loss is a sum over samples.
 
     Examples:
         >>> import torch
@@ -89,6 +91,8 @@ def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
         tensor([4.])
     """
     by_sample = without_mean(loss)
+    targets = list(targets)
+    check_shares(loss, targets)
     ignored = ignore_index_of(loss)
     if ignored is None or not _is_over_classes(loss):
         return by_sample

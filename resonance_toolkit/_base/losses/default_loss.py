@@ -192,8 +192,8 @@ def align_classes(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     scores = logits if is_second else logits.movedim(-1, 1)
     if scores.shape[1] < 2:
         raise ValueError(
-            "`data`: one output per sample is not a choice between classes; give a `loss` of "
-            "(outputs, targets)"
+            "`data`: one output per sample is not a choice between classes; give 0 and 1 as "
+            "floating numbers, y.float(), or a `loss` of (outputs, targets)"
         )
     return scores, classes
 

@@ -18,8 +18,8 @@ from resonance_toolkit import (
     align_predictions,
     call_loss,
     call_model,
+    check_loss,
     correct_shares,
-    count_arguments,
     count_samples,
     default_loss,
     describe_targets,
@@ -27,6 +27,7 @@ from resonance_toolkit import (
     ignore_index_of,
     leave_out_uncounted,
     name_of,
+    takes_model,
     widest_float,
 )
 
@@ -150,7 +151,8 @@ def choose_main_loss(loss: Loss | None, batches: Batches) -> MainLoss:
         function = default_loss(targets)
         return MainLoss(function, False, name_of(function), function.meaning, IGNORED_TARGET)
 
-    if count_arguments(loss) == 3:
+    check_loss(loss, may_call_model=True)
+    if takes_model(loss):
         return MainLoss(loss, True, name_of(loss), "given to the loss", None)
     ignored = ignore_index_of(loss)
     fitted_loss = fit_class_loss(loss, targets)

@@ -174,3 +174,18 @@ def test_evaluation_names_what_is_wrong_with_inputs():
         probe.loss(y[:0])
     model(x[:1])
     assert torch.isfinite(probe.loss(y[:1]))
+
+
+def test_one_output_takes_one_number_for_each_sample():
+    model, x, probe = make(classes=1)
+    y = torch.tensor([0.0, 1, 1, 0, 1]).double()
+    expected = layer_loss(model[0](x), weights_of(probe, "0"), y[:, None], "bce")
+    torch.testing.assert_close(probe.loss(y), expected, rtol=1e-12, atol=0)
+
+
+def test_numbers_that_are_none_are_refused_under_a_callable_loss_too():
+    _, _, probe = make(loss=F.mse_loss)
+    y = torch.zeros(5, 3)
+    y[2, 1] = float("nan")
+    with pytest.raises(ValueError, match=r"^`y`: .* got NaN; where one is missing, put a number"):
+        probe.loss(y)

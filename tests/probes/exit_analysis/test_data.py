@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 import xarray as xr
 from torch import nn
 from torch.utils.data import IterableDataset
@@ -138,3 +139,40 @@ def test_logits_under_a_key_are_found_behind_other_tensors():
     expected = probes.record_exits(model, data, BLOCKS)
     np.testing.assert_array_equal(record["cross_entropy"], expected["cross_entropy"])
     np.testing.assert_array_equal(record["confidence"], expected["confidence"])
+
+
+def small_classifier(kind, pad_id):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_labels=3,
+        bos_token_id=1,
+        eos_token_id=1,
+        pad_token_id=pad_id,
+    )
+    return getattr(transformers, f"{kind}ForSequenceClassification")(config).double().eval()
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "Bert"])
+def test_a_classifier_of_padded_texts_gives_what_each_text_gives_alone(kind):
+    # One reads the last token of a text, the other the first; both look at no padding.
+    model = small_classifier(kind, pad_id=0)
+    texts = [torch.tensor([ids]) for ids in ([3, 4, 5], [6, 7, 8, 9, 10], [11, 12])]
+    y = torch.tensor([0, 2, 1])
+    alone = [
+        probes.record_exits(model, {"input_ids": ids, "labels": y[row : row + 1]})
+        for row, ids in enumerate(texts)
+    ]
+
+    ids = torch.zeros(3, 9, dtype=torch.long)
+    for row, text_ids in enumerate(texts):
+        ids[row, : text_ids.shape[1]] = text_ids[0]
+    batch = {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": y}
+    together = probes.record_exits(model, batch)
+
+    for name in ("cross_entropy", "prediction", "confidence"):
+        expected = np.concatenate([record[name].values for record in alone], axis=-1)
+        np.testing.assert_allclose(together[name], expected, rtol=1e-9, err_msg=name)

@@ -103,7 +103,10 @@ def test_a_head_that_mixes_tokens_is_not_cut():
         ({"bins": 0}, "`bins`"),
         ({"batch_size": 0}, "`batch_size`"),
         ({"data": (torch.zeros(0, 9).long(), torch.zeros(0, 9).long())}, "`data`"),
-        ({"data": (torch.zeros(3, 9).long(), torch.zeros(3, 8).long())}, "`targets`"),
+        (
+            {"data": (torch.zeros(3, 9).long(), torch.zeros(3, 8).long())},
+            r"`data`: expected indices \(3, 9\)",
+        ),
         ({"data": (torch.zeros(3, 9).long(), torch.full((3, 9), 11))}, "0 to 10"),
         ({"data": (torch.zeros(3, 9).long(), torch.full((3, 9), -100))}, "that count"),
     ],
