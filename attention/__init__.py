@@ -1,8 +1,8 @@
 """Entropy, Gini, peak and coverage of the attention of any transformer.
 
-Start with `capture`, which runs a model once and measures all its layers; `capturing` does the
-same around forward passes of your own, in training too. `statistics` and `rollout` go on from the
-maps that either has kept.
+Start with `capture`, which runs a model once and measures all its layers. `capturing` is a context
+manager that does the same for your own forward passes, also in training. `statistics` and `rollout`
+compute more from the maps that these two return.
 """
 
 from attention._capture import capture

@@ -69,10 +69,10 @@ class Call:
     device: torch.device
     n_samples: int | None  # where the call knows
 
-    def with_values(self, others: Sequence[Tensor]) -> "Call":
+    def with_values(self, tensors: Sequence[Tensor]) -> "Call":
         """Look at what a map was multiplied with: tokens, or channels as in XCiT."""
         _, n_heads, _, n_keys = self.shape
-        widths = {size for other in others for size in other.shape[-2:]} - {n_keys}
+        widths = {size for tensor in tensors for size in tensor.shape[-2:]} - {n_keys}
         if self.kind == "softmax" and attends_to_channels(self.module, n_heads, n_keys, widths):
             return replace(self, kind="channel")
         return self

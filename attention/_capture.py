@@ -31,35 +31,38 @@ def capture(
 ) -> xr.Dataset:
     """Run a model in eval mode, and measure the attention of all its layers.
 
-    Nothing in the model changes: calls of `scaled_dot_product_attention`, and of a softmax over the
-    last axis that goes into a product of matrices, are seen as torch executes them. A weight is
-    the softmax itself: before dropout, and before heads are mixed (kind "talking heads").
+    The model is not changed. While torch executes it, this verb sees every call of
+    `scaled_dot_product_attention`, and every softmax over the last axis that goes into a matrix
+    product. A weight is the value of the softmax, before dropout, and before heads are mixed (kind
+    "talking heads").
 
     Args:
         model: Any module with attention; left as it was found.
-        data: Inputs alone: a tensor, or a mapping of keywords, such as a tokenizer gives; or a pair
-            `(inputs, targets)`, or a mapping with `labels`, of which the inputs are taken; or a
-            source of these: a Dataset, a DataLoader, a list of batches. Samples come first. Several
-            positional arguments are a tuple inside a pair, `((x1, x2), None)`; three or more
-            arrays in a tuple will do without, while two arrays are inputs and targets.
-        layers: Names or patterns; attention inside these layers is kept. None keeps all.
-        queries: "auto" is "cls" where there is a class token (a parameter of that name, or the
-            first token of a text encoder, as Bert's), else "mean". "cls" the class token's row;
-            "mean" the mean over all rows, of each statistic and of the maps; "all"; or indices,
-            counted through the windows one after another. A layer without a row asked for has
-            NaN there.
-        keys: "patches" leaves class, distillation and register tokens out, and lets the rest of
-            the row add up to one; "all" keeps them.
+        data: Inputs alone: a tensor, or a mapping of keywords, such as a tokenizer returns. Or a
+            pair `(inputs, targets)` or a mapping with `labels`, whose targets are ignored. Or a
+            source of these: a Dataset, a DataLoader, a list of batches. Samples are the first axis.
+            For several positional arguments, pass a tuple inside a pair, `((x1, x2), None)`,
+            because two arrays are understood as inputs and targets; a tuple of three or more
+            arrays works without a pair.
+        layers: Names or patterns; attention inside these layers is measured. None measures all.
+        queries: Which rows of the attention to keep. "cls": the class token's. "mean": the mean
+            over all rows, of each statistic and of the maps. "auto": "cls" if there is a class
+            token (a parameter of that name, or the first token of a text encoder such as Bert),
+            else "mean". "all": every row. Or indices, counted through all windows in turn. A row
+            that a layer does not have is NaN.
+        keys: "patches" leaves out class, distillation and register tokens, and rescales the rest
+            of the row to sum to one; "all" keeps them.
         maps: Also keep the weights: 8 bytes each, `n_queries * n_keys` for each sample, layer and
             head if `queries="all"`.
-        threshold: A key counts in `coverage` from this share of the row's peak.
-        mass: What share of the attention `mass_coverage` gathers.
-        prefix: How many tokens come before the patches, the class token first. None finds out.
+        threshold: A key counts in `coverage` if its weight is at least this share of the peak.
+        mass: The share of the attention that `mass_coverage` collects.
+        prefix: How many tokens come before the patches, the class token first. None: found
+            automatically.
         chunk: "all" and "mean" compute this many queries at a time, to bound memory.
-        samples: How many to draw from a source, if there are so many; None takes all. A batch given
-            as such is taken whole unless a number is asked for.
-        batch_size: Samples in a forward pass. None: 100 of a source, all of a batch given as such.
-        seed: Decides which samples are drawn.
+        samples: How many samples to draw from a source, at most; None takes all. A single batch is
+            used whole, unless you give a number.
+        batch_size: Samples in a forward pass. None: 100 for a source, all for a single batch.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with the statistics that `attention.statistics` defines, `(sample, layer, head)`
@@ -67,29 +70,29 @@ def capture(
 
         - `distance`: mean distance from the query to the keys, weighted by attention, in steps of
           the grid of queries (of a window, of the sequence). NaN for the class token, and
-          between two sequences. Uniform: the mean distance to all keys.
+          between two sequences. Uniform attention gives the mean distance to all keys.
         - `prefix_mass`: attention on the tokens before the patches, NaN if there are none.
-        - `weight (..., key)` with `maps`; NaN where there is no such key or a mask hides it (its
+        - `weight (..., key)` with `maps`; NaN if there is no such key or a mask hides it (its
           weight is below exp(-80) of the largest).
         - `prediction (sample, output)`: what the model returned (its logits, or else its first
-          tensor); of several forward passes only if that is one row per sample.
+          tensor); after several forward passes, only if that has one row per sample.
 
-        Where the call has a padding mask (`attention_mask`, `src_key_padding_mask`, ...), queries
-        that are padding have no statistics, NaN with "all" and indices, and are in no mean; keys
-        that are padding are hidden by the model's own mask.
+        If the model is called with a padding mask (`attention_mask`, `src_key_padding_mask`, ...),
+        queries that are padding have no statistics: they are NaN with "all" and indices, and enter
+        no mean. Keys that are padding are hidden by the model's own mask.
 
         Coordinates of `layer`: `kind` ("sdpa", "softmax", "talking heads", "channel"), `n_heads`,
         `n_windows`, `n_queries` and `n_keys` in a window, `n_prefix`, `grid_height`,
-        `grid_width`. A layer called again in the same pass is "name#2". Layers with fewer heads,
-        queries or keys than others have NaN there, and so have samples of shorter sequences than
-        others: `n_queries` and `n_keys` are then those of the longest. Attributes: `queries`, as
-        "auto" chose; `n_samples`; `seed`, where samples were drawn.
+        `grid_width`. The second call of a layer in a pass is "name#2". If layers differ in their
+        numbers of heads, queries or keys, or samples in their lengths, missing values are NaN;
+        `n_queries` and `n_keys` are then those of the longest sample. Attributes: `queries`, as
+        "auto" chose; `n_samples`; `seed`, if samples were drawn.
 
     Raises:
         TypeError: If `data` is none of the above, or does not fit the model's forward.
         ValueError: If an argument is wrong, if no attention was seen, if inputs are NaN, or if a
             layer uses a kernel that cannot be read.
-        RuntimeError: If what was read does not reproduce a layer's own output.
+        RuntimeError: If the attention that was read does not reproduce a layer's own output.
 
     Examples:
         >>> model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)

@@ -20,37 +20,38 @@ def capturing(
     prefix: int | None = None,
     chunk: int = 64,
 ) -> AbstractContextManager[Recording]:
-    """Read the attention of your own forward passes, in training too.
+    """Measure the attention of your own forward passes, also in training.
 
-    The body runs as it would without: the same values (to 1e-5 where torch leaves its C++ fast
-    path for `nn.TransformerEncoder` and `nn.MultiheadAttention`), graph, modes and random numbers.
-    A compiled model runs uncompiled inside, and is not compiled again afterwards. Leave the body
-    before `backward()`. Several forward passes inside follow one another along `sample`; where
-    their sequences are of unequal lengths, the shorter ones have NaN at the end.
+    The body of the `with` statement runs as it would without it: with the same values (within 1e-5
+    if torch leaves its C++ fast path for `nn.TransformerEncoder` and `nn.MultiheadAttention`), the
+    same graph, modes and random numbers. A compiled model runs uncompiled inside, and need not be
+    compiled again afterwards. Call `backward()` after the body. Several forward passes are
+    concatenated along `sample`; if their sequences differ in length, shorter ones end with NaN.
 
     Args:
-        model: Called inside, whole or by its parts, in this thread.
-        layers: Names or patterns; attention inside these layers is kept. None keeps all.
-        queries: "auto" is "cls" where there is a class token (a parameter of that name, or the
-            first token of a text encoder, as Bert's), else "mean". "cls" the class token's row;
-            "mean" the mean over all rows, of each statistic and of the maps; "all"; or indices,
-            counted through the windows one after another.
-        keys: "patches" leaves class, distillation and register tokens out, and lets the rest of
-            the row add up to one; "all" keeps them.
+        model: The model that you call inside the body, whole or in parts, in this thread.
+        layers: Names or patterns; attention inside these layers is measured. None measures all.
+        queries: Which rows of the attention to keep. "cls": the class token's. "mean": the mean
+            over all rows, of each statistic and of the maps. "auto": "cls" if there is a class
+            token (a parameter of that name, or the first token of a text encoder such as Bert),
+            else "mean". "all": every row. Or indices, counted through all windows in turn.
+        keys: "patches" leaves out class, distillation and register tokens, and rescales the rest
+            of the row to sum to one; "all" keeps them.
         maps: Also keep the weights: 8 bytes each.
-        threshold: A key counts in `coverage` from this share of the row's peak.
-        mass: What share of the attention `mass_coverage` gathers.
-        prefix: How many tokens come before the patches, the class token first. None finds out.
+        threshold: A key counts in `coverage` if its weight is at least this share of the peak.
+        mass: The share of the attention that `mass_coverage` collects.
+        prefix: How many tokens come before the patches, the class token first. None: found
+            automatically.
         chunk: "all" and "mean" compute this many queries at a time, to bound memory.
 
     Returns:
-        A context manager. It gives a recording, whose `dataset()` returns, after the body, what
-        `attention.capture` returns.
+        A context manager that yields a recording. After the body, its method `dataset()` returns
+        what `attention.capture` returns.
 
     Raises:
         ValueError: If an argument is wrong, if no attention was seen, or if a layer uses a kernel
             that cannot be read.
-        RuntimeError: If what was read does not reproduce a layer's own output.
+        RuntimeError: If the attention that was read does not reproduce a layer's own output.
 
     Examples:
         >>> import torch

@@ -189,11 +189,11 @@ def _join(parts: list[list[Array]]) -> Array:
 
     # Each layer in the corner of the largest, with NaN around.
     largest = np.max(shapes, axis=0)
-    joined = np.full((*largest[:2], len(layers), *largest[2:]), np.nan)
+    all_layers = np.full((*largest[:2], len(layers), *largest[2:]), np.nan)
     for index, layer in enumerate(layers):
         corner = tuple(slice(size) for size in layer.shape)
-        joined[:, :, index][corner] = layer
-    return joined
+        all_layers[:, :, index][corner] = layer
+    return all_layers
 
 
 def _join_passes(passes: list[Array]) -> Array:
@@ -204,10 +204,10 @@ def _join_passes(passes: list[Array]) -> Array:
     # A pass of shorter sequences has NaN where the longest has more rows or keys.
     longest = np.max([array.shape[2:] for array in passes], axis=0)
     n_samples = sum(array.shape[1] for array in passes)
-    joined = np.full((len(passes[0]), n_samples, *longest), np.nan)
+    all_samples = np.full((len(passes[0]), n_samples, *longest), np.nan)
     start = 0
     for array in passes:
         corner = tuple(slice(size) for size in array.shape[2:])
-        joined[:, start : start + array.shape[1]][:, :, *corner] = array
+        all_samples[:, start : start + array.shape[1]][:, :, *corner] = array
         start += array.shape[1]
-    return joined
+    return all_samples

@@ -68,7 +68,8 @@ def locate(names: dict[int, str], latest: Place | None = None) -> Place | None:
 
 def first_input(frame: FrameType) -> Tensor | None:
     """Return the first tensor handed to the call that runs in `frame`."""
-    variables, code = frame.f_locals, frame.f_code
+    variables = frame.f_locals
+    code = frame.f_code
     arguments = [variables.get(name) for name in code.co_varnames[: code.co_argcount]]
     arguments += [variables.get("args"), variables.get("kwargs")]  # of `nn.Module.__call__`
 

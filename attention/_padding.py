@@ -35,7 +35,7 @@ class Padding:
         if positions is None or len(positions) != n_groups:
             return None
 
-        # Queries that are not the keys, in an encoder, are no positions: latents, class tokens.
+        # Queries that are not the keys, in an encoder, are not positions: latents, class tokens.
         if n_queries != n_keys and not is_in_decoder:
             return None
 

@@ -114,8 +114,8 @@ def _read_few(call: Call, reading: Reading, settings: Settings) -> tuple[int, Te
         asked_rows = settings.queries
     else:
         asked_rows = [0 if reading.layout.prefix else n_rows]
-    exists = [-n_rows <= row < n_rows for row in asked_rows]
-    rows = [row % n_rows if there else 0 for row, there in zip(asked_rows, exists, strict=True)]
+    are_rows = [-n_rows <= row < n_rows for row in asked_rows]
+    rows = [row % n_rows if is_row else 0 for row, is_row in zip(asked_rows, are_rows, strict=True)]
 
     queries = [row % n_queries for row in rows]
     device = call.device  # whatever the default one is
@@ -131,8 +131,8 @@ def _read_few(call: Call, reading: Reading, settings: Settings) -> tuple[int, Te
         windows = torch.tensor([row // n_queries for row in rows], device=device)
         positions = torch.arange(len(rows), device=device)
         logits = logits[:, windows, :, positions].movedim(0, 2)
-    if not all(exists):
-        is_absent = torch.tensor([not there for there in exists], device=device)
+    if not all(are_rows):
+        is_absent = torch.tensor([not is_row for is_row in are_rows], device=device)
         logits = logits.masked_fill(is_absent[:, None], torch.nan)
 
     if settings.queries == "cls" and reading.layout.prefix:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import xarray as xr
@@ -21,7 +21,7 @@ from attention._locate import Place, first_input
 from attention._padding import Padding, find_padding
 from attention._read import Reading, finish, full_precision, read
 from attention._settings import Settings
-from resonance_toolkit import provenance, unwrap
+from resonance_toolkit import NotApplicableError, provenance, unwrap
 
 
 class ClassTokenNotSeenError(ValueError):
@@ -151,12 +151,13 @@ class Recording:
             sideways: Layers that multiply with a softmax along another axis than the last.
 
         Raises:
-            ValueError: If no attention was seen, or a layer has none that can be read.
+            NotApplicableError: If no attention was seen.
+            ValueError: If the chosen layers have none, or one of them none that can be read.
             RuntimeError: If what was read is not what a layer used.
         """
         self._current_frame = None
         if not self._passes:
-            raise ValueError(self._describe_nothing_seen([*unread, *sideways]))
+            self._refuse_nothing_seen([*unread, *sideways])
 
         reasons = (
             (unread, "no product of matrices follows it"),
@@ -235,7 +236,7 @@ class Recording:
         return layout
 
     def _check_no_linear_attention(self, sideways: Collection[str]) -> None:
-        for name in chain.from_iterable(one.readings for one in self._passes):
+        for name in chain.from_iterable(each_pass.readings for each_pass in self._passes):
             if name.partition("#")[0] in sideways:
                 raise ValueError(
                     f"layer {name!r} multiplies with softmaxes along two different axes, as linear "
@@ -252,9 +253,9 @@ class Recording:
                     f"({error:.3g} times what rounding explains), so it is not returned"
                 )
 
-    def _describe_nothing_seen(self, unread: Collection[str]) -> str:
+    def _refuse_nothing_seen(self, unread: Collection[str]) -> NoReturn:
         if self._skipped_layers:
-            return (
+            raise ValueError(
                 f"`layers`: no attention in {', '.join(sorted(self._chosen_layers or []))}; "
                 f"there is some in {', '.join(dict.fromkeys(self._skipped_layers))}"
             )
@@ -270,7 +271,7 @@ class Recording:
                 " A softmax that no product of matrices follows, or along another axis than the "
                 f"last, is in {', '.join(unread)}."
             )
-        return text
+        raise NotApplicableError(text)
 
 
 def _check_groups(call: Call, place: Place, n_samples: int) -> None:
@@ -279,8 +280,8 @@ def _check_groups(call: Call, place: Place, n_samples: int) -> None:
         raise ValueError("the input has no samples: expected one at least")
     if n_groups % n_samples:
         raise ValueError(
-            f"layer {place.layer!r} attends in {n_groups} groups, no multiple of the "
-            f"{n_samples} samples: expected inputs with the samples first"
+            f"layer {place.layer!r} attends in {n_groups} groups, which is not a multiple "
+            f"of the {n_samples} samples: expected inputs with the samples first"
         )
 
 
@@ -300,6 +301,6 @@ def _is_within(layer: str, chosen_layers: set[str]) -> bool:
     return any(layer == name or layer.startswith(f"{name}.") for name in chosen_layers)
 
 
-def _unused_name(layer: str, taken: Collection[str]) -> str:
+def _unused_name(layer: str, used_names: Collection[str]) -> str:
     names = chain([layer], (f"{layer}#{number}" for number in count(2)))
-    return next(name for name in names if name not in taken)
+    return next(name for name in names if name not in used_names)

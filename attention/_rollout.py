@@ -9,11 +9,11 @@ from resonance_toolkit import provenance
 def rollout(maps: xr.Dataset, *, residual: float = 0.5) -> xr.Dataset:
     """Follow attention through the layers, down to the input tokens.
 
-    Each layer passes on `residual * I + (1 - residual) * A`, with `A` its attention averaged over
-    heads, and the layers are multiplied (Abnar and Zuidema, 2020, "Quantifying attention flow in
-    transformers", with `residual=0.5`). Rows add up to one. `residual=1` gives the identity;
-    uniform attention over `N` tokens gives `r I + (1 - r) / N` after `L` layers, with
-    `r = residual ** L`.
+    For each layer, the matrix is `residual * I + (1 - residual) * A`, where `A` is its attention
+    averaged over heads. The matrices of the layers are multiplied (Abnar and Zuidema, 2020,
+    "Quantifying attention flow in transformers", with `residual=0.5`). Rows sum to one.
+    `residual=1` gives the identity; uniform attention over `N` tokens gives `r I + (1 - r) / N`
+    after `L` layers, with `r = residual ** L`.
 
     Args:
         maps: From `attention.capture(..., queries="all", keys="all", maps=True)`, of layers that
@@ -21,8 +21,8 @@ def rollout(maps: xr.Dataset, *, residual: float = 0.5) -> xr.Dataset:
         residual: The share of a token that the skip connection passes on.
 
     Returns:
-        Dataset with `rollout (sample, layer, query, key)`: how much each input token reaches each
-        token after that layer. Further dimensions of `maps`, such as `step`, stay.
+        Dataset with `rollout (sample, layer, query, key)`: how much each input token contributes to
+        each token after that layer. Further dimensions of `maps`, such as `step`, are kept.
 
     Raises:
         ValueError: If `maps` lacks rows or columns, or its layers differ in size.

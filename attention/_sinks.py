@@ -36,26 +36,26 @@ def sinks(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Find attention sinks: keys that a head looks at whatever the query, and what they carry.
+    """Find attention sinks (keys that a head attends to whatever the query) and their activations.
 
-    The weight of a key is its mean attention over the queries that see it, if at least half of all
-    do. A head has a sink where the largest such weight exceeds `threshold`; the first position is
-    counted by itself as well, where language models have theirs (Gu et al. 2025). Sinks go with
-    massive activations (Sun et al. 2024): for each block the largest magnitude in a token, over the
-    median magnitude of the sample, of what goes into the block.
+    The weight of a key is its mean attention over the queries that can see it, if at least half of
+    all queries can. A head has a sink if the largest such weight exceeds `threshold`. The first
+    position, where language models have theirs (Gu et al. 2025), is also counted by itself. Sinks
+    occur together with massive activations (Sun et al. 2024). These are measured at the input of
+    each block, as the largest magnitude in a token divided by the median magnitude of the sample.
 
     Args:
         model: Any module with attention; left as it was found.
         data: Inputs alone, a pair `(inputs, targets)`, a mapping with `labels`, or a source of
             these, as for `attention.capture`.
-        layers: Names or patterns; attention inside these layers is looked at. None takes all.
-        threshold: Mean weight from which a key is a sink.
-        massive: Ratio from which an activation is massive.
-        chunk: Queries that are computed at a time, to bound memory.
-        samples: How many to draw from a source, if there are so many; None takes all. A batch given
-            as such is taken whole unless a number is asked for.
-        batch_size: Samples in a forward pass. None: 100 of a source, all of a batch given as such.
-        seed: Decides which samples are drawn.
+        layers: Names or patterns; attention inside these layers is measured. None measures all.
+        threshold: A key is a sink if its mean weight exceeds this.
+        massive: An activation is massive if its ratio is at least this.
+        chunk: How many queries are computed at a time, to bound memory.
+        samples: How many samples to draw from a source, at most; None takes all. A single batch is
+            used whole, unless you give a number.
+        batch_size: Samples in a forward pass. None: 100 for a source, all for a single batch.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with
@@ -66,8 +66,8 @@ def sinks(
           at the first position;
         - `sink_activation (sample, layer, head)`: the ratio of activations at `sink_key`;
           `largest_activation (sample, layer)`, at any position; `massive_share (layer)`, the share
-          of samples with a massive one. NaN where no block of the model holds the layer, or its
-          tokens are others than the keys.
+          of samples with a massive one. NaN if no block of the model holds the layer, or if the
+          tokens of the block are not the keys.
 
     Raises:
         TypeError, ValueError, RuntimeError: As `attention.capture`.

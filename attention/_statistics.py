@@ -39,19 +39,19 @@ def statistics(
     statistics, not maps: the entropy of a mean map is larger than the mean entropy.
 
     Args:
-        maps: With `weight (..., key)`, as from `attention.capture(..., maps=True)`, concatenated
-            over steps or not. NaN marks a key that the row cannot see.
-        threshold: A key is covered from this share of the row's peak.
-        mass: What `mass_coverage` gathers.
+        maps: A Dataset with `weight (..., key)`, such as `attention.capture(..., maps=True)`
+            returns, possibly concatenated over steps. NaN marks a key that the row cannot see.
+        threshold: A key is covered if its weight is at least this share of the row's peak.
+        mass: The share of the attention that `mass_coverage` collects.
         mask: `(sample, height, width)`, above 0 where the object is, in pixels or patches of the
             same image. A patch belongs to the object if at least half of it does.
 
     Returns:
         Dataset with the variables above, without `key`; `head_similarity` without `head` as well.
-        NaN: all, where the row sees no key; `normalised_entropy`, where it sees one;
-        `head_similarity` of one head; those of the object with `mask`, where a layer's keys form
-        no image (windows, channels) or the object has no patch. `distance` and `prefix_mass` are
-        carried over from `maps`.
+        NaN: all of them, if the row sees no key; `normalised_entropy`, if it sees one;
+        `head_similarity`, if there is one head; those of the object, if a layer's keys do not form
+        an image (windows, channels) or the object has no patch. `distance` and `prefix_mass` are
+        copied from `maps`.
 
     Raises:
         ValueError: If there is no `weight`, its rows do not add up to one, or `mask` does not fit.
@@ -131,10 +131,10 @@ def _object_statistics(
 
 def _object_keys(maps: xr.Dataset, mask: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which keys lie on the object, `(sample, layer, key)`."""
-    missing = {"n_windows", "n_prefix", "grid_height", "grid_width"} - set(maps.coords)
-    if missing:
+    missing_coordinates = {"n_windows", "n_prefix", "grid_height", "grid_width"} - set(maps.coords)
+    if missing_coordinates:
         raise ValueError(
-            f"`maps`: with `mask`, expected {', '.join(sorted(missing))} as capture has"
+            f"`maps`: with `mask`, expected {', '.join(sorted(missing_coordinates))} as capture has"
         )
     if mask.ndim != 3 or len(mask) != maps.sizes["sample"]:
         raise ValueError(

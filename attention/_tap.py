@@ -40,7 +40,7 @@ class _Candidate:
 
 
 class Tap(TorchFunctionMode):
-    """Hands every attention call of some modules to `receive`; the model computes as ever.
+    """Hands every attention call of some modules to `receive`; the model computes as usual.
 
     A call is one of `scaled_dot_product_attention`, or a softmax over the last axis (or the
     exponential of its logarithm) whose result goes on into a product of matrices.
@@ -153,7 +153,7 @@ class Tap(TorchFunctionMode):
         scores = args[0] if args else kwargs["input" if "input" in kwargs else "self"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
 
-        # Two axes are no map per sample: a classifier's softmax, say.
+        # Two axes are not a map per sample: a classifier's softmax, say.
         place = self._locate() if scores.dim() > 2 else None
         if place is None:
             return
@@ -193,5 +193,5 @@ class Tap(TorchFunctionMode):
                 continue
 
             self.unread[candidate.place.layer] -= 1
-            others = [other for other in tensors if other is not tensor]
-            self.receive(candidate.call.with_values(others), candidate.place)
+            factors = [factor for factor in tensors if factor is not tensor]
+            self.receive(candidate.call.with_values(factors), candidate.place)

@@ -33,10 +33,10 @@ def watching(model: nn.Module, settings: Settings) -> Iterator[Recording]:
 
     layers = find_layers(model, "**") if any(True for _ in root.children()) else {}
     names = {id(root): ""} | {id(module): name for name, module in layers.items()}
-    chosen = None if settings.layers is None else set(find_layers(model, settings.layers))
+    chosen_layers = None if settings.layers is None else set(find_layers(model, settings.layers))
 
     tokens = Tokens(prefix, has_class_token)
-    recording = Recording(model, settings, tokens, chosen)
+    recording = Recording(model, settings, tokens, chosen_layers)
     tap = Tap(names, recording.receive)
     recording.image_sizes = tap.image_sizes
 

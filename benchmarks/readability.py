@@ -4,8 +4,8 @@
 
 A thermometer, not a gate: nothing fails by it. A body is what follows a function's docstring. A
 comment counts if it has a line to itself. Where a function has more than six parameters and is not
-public (no package lists it, or its class, in `__all__`, nor is it one of the front door), its
-values probably want to be one small dataclass.
+public (no package lists it, its class or one that derives from that in `__all__`, nor is it one of
+the front door), its values probably want to be one small dataclass.
 """
 
 import argparse
@@ -117,7 +117,25 @@ def read_exported_names(package: str) -> frozenset[str]:
         # A dictionary from names to the files that they are loaded from, on first use.
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_FRONT_DOOR":
             names.update(ast.literal_eval(node.value))
+
+    # What a public class inherits is public as well.
+    bases = read_bases(package)
+    pending = sorted(names)
+    while pending:
+        new_names = set(bases.get(pending.pop(), ())) - names
+        names |= new_names
+        pending += sorted(new_names)
     return frozenset(names)
+
+
+def read_bases(package: str) -> dict[str, list[str]]:
+    """The names of the classes that each class of a package derives from."""
+    return {
+        node.name: [ast.unparse(base) for base in node.bases]
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def _body_lines(

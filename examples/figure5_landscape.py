@@ -42,7 +42,9 @@ def main(argv: list[str] | None = None) -> None:
 
     figure = plt.figure(figsize=(16.8, 4.4 * len(recipes)), layout="constrained")
     panels = figure.subfigures(len(recipes), squeeze=False)[:, 0]
-    results, rows, pages = [], [], []
+    results = []
+    rows = []
+    pages = []
     budgets = {name: plane_budget(name, args) for name in recipes}
 
     for panel, (name, recipe) in zip(panels, recipes.items(), strict=True):

@@ -100,8 +100,8 @@ def join_runs(by_arm: Mapping[str, Sequence[xr.Dataset]], seeds: Sequence[int]) 
     """Join runs over `arm` and `seed`, with `last_accuracy` and `best_accuracy` in percent."""
     arm_label = xr.Variable("arm", list(by_arm), {"long_name": "way of training"})
     seed_label = xr.Variable("seed", list(seeds), {"long_name": "seed"})
-    joined = [_join(runs, seed_label) for runs in by_arm.values()]
-    result = _join(joined, arm_label)
+    runs_by_arm = [_join(runs, seed_label) for runs in by_arm.values()]
+    result = _join(runs_by_arm, arm_label)
 
     # Maps of every sample at every epoch are large, and their statistics are what is drawn.
     result = result.drop_vars("weight", errors="ignore")
@@ -120,14 +120,14 @@ def rows_of(result: xr.Dataset) -> list[Row]:
         accuracy = result[f"{protocol}_accuracy"]
         rows += [_row(f"{arm}, {title} / %", accuracy.sel(arm=arm).values) for arm in arms]
 
-        others = [arm for arm in arms if arm != "plain"]
-        if "plain" not in arms or not others:
+        other_arms = [arm for arm in arms if arm != "plain"]
+        if "plain" not in arms or not other_arms:
             continue
 
         # Tested together, so that p values are corrected for the number of arms.
         plain = accuracy.sel(arm="plain", drop=True)
-        changes = paired(plain.expand_dims(arm=others), accuracy.sel(arm=others))
-        for arm in others:
+        changes = paired(plain.expand_dims(arm=other_arms), accuracy.sel(arm=other_arms))
+        for arm in other_arms:
             values = (accuracy.sel(arm=arm) - plain).values
             note = describe_test(changes.sel(arm=arm))
             rows.append(_row(f"{arm} - plain, {title} / points", values, note))

@@ -50,12 +50,12 @@ def main(argv: list[str] | None = None) -> None:
         def run(requested: Sequence[Recipe]) -> list[xr.Dataset]:
             return sweep(requested, cache=args.cache, executor=executor)
 
-        chosen = search_stages(recipes, run, args) if args.stages else {}
+        rates_and_decays = search_stages(recipes, run, args) if args.stages else {}
         searches = {
             place: compare_searches(recipe, seeds, run) for place, recipe in recipes.items()
         }
 
-    rows = stage_rows() + rate_rows(recipes, chosen)
+    rows = stage_rows() + rate_rows(recipes, rates_and_decays)
     published = {}
     for (label, n), recipe in recipes.items():
         alphas = published_strengths(recipe.backbone).get(n, ())
@@ -108,22 +108,22 @@ def search_stages(
     recipes: Mapping[tuple[str, int], Recipe], run: Runner, args: argparse.Namespace
 ) -> dict[str, tuple[float, float]]:
     """Search rate and decay of each plain network once; the searches for alpha keep table 15's."""
-    chosen = {}
+    rates_and_decays = {}
     for (label, _), recipe in recipes.items():
-        if label not in chosen:
+        if label not in rates_and_decays:
             epochs = STAGE_EPOCHS if args.scale == "paper" else recipe.epochs
-            chosen[label] = search_rate_and_decay(recipe, run, epochs=epochs)
-    return chosen
+            rates_and_decays[label] = search_rate_and_decay(recipe, run, epochs=epochs)
+    return rates_and_decays
 
 
 def rate_rows(
-    recipes: Mapping[tuple[str, int], Recipe], chosen: Mapping[str, tuple[float, float]]
+    recipes: Mapping[tuple[str, int], Recipe], rates_and_decays: Mapping[str, tuple[float, float]]
 ) -> list[Row]:
     """Put the rates and decays that were found beside those of table 15; one seed, no verdict."""
     rows = []
     for (label, n), recipe in recipes.items():
-        if label in chosen:
-            rate, decay = chosen[label]
+        if label in rates_and_decays:
+            rate, decay = rates_and_decays[label]
             note = "searched with one seed"
             rows.append(Row(f"{label}, {n} x, learning rate", recipe.lr, rate, note=note))
             rows.append(Row(f"{label}, {n} x, decay", recipe.weight_decay, decay, note=note))

@@ -72,8 +72,8 @@ def main(argv: list[str] | None = None) -> None:
             # The whole set is asked for as such, so that the run is shared with other scripts.
             is_whole_set = per_class == WHOLE_SET[data]
             count = None if is_whole_set else per_class
-            measured = count if args.scale == "paper" else per_class
-            plain = recipe_for(backbone, args, data, per_class=measured)
+            count_in_recipe = count if args.scale == "paper" else per_class
+            plain = recipe_for(backbone, args, data, per_class=count_in_recipe)
 
             is_mlp_on_ten = backbone == "mlp" and data == "cifar10"
             strength = strength_for(plain, alpha, data)

@@ -1,9 +1,9 @@
 """Cosines, norms and inner products of several losses' gradients while training.
 
-Start with `Trace`, whose `backward(main, auxiliary)` stands where `(main + auxiliary).backward()`
-stood, and read its `to_dataset()` with `summarise` and `plot_trace`. `compare` answers the same
-question once, for one batch. The modules `gradients.accelerate`, `gradients.lightning` and
-`gradients.transformers` bring a trace into those frameworks.
+Start with `Trace`: call its `backward(main, auxiliary)` instead of `(main + auxiliary).backward()`,
+and pass the result of its `to_dataset()` to `summarise` and `plot_trace`. `compare` measures once,
+for one batch. The modules `gradients.accelerate`, `gradients.lightning` and
+`gradients.transformers` connect a trace to these frameworks.
 """
 
 from gradients._compare import compare

@@ -111,9 +111,9 @@ def explaining_second_pass() -> Iterator[None]:
         if "backward through the graph a second time" not in str(error):
             raise
         raise ValueError(
-            "losses: their graph was backpropagated before, and is gone; trace.backward(main, "
-            "auxiliary) stands where (main + auxiliary).backward() stood, so call it alone, once "
-            "after each forward pass"
+            "losses: their graph was backpropagated before, which freed it; trace.backward(main, "
+            "auxiliary) replaces (main + auxiliary).backward(), so call it alone, once after each "
+            "forward pass"
         ) from error
 
 

@@ -18,19 +18,19 @@ def compare(
     seed: int = 0,
     group: Group = "auto",
 ) -> xr.Dataset:
-    """Compare the gradients of several losses once, at the model's present parameters.
+    """Compare the gradients of several losses once, at the model's current parameters.
 
     Args:
         model: Any module that is not sharded (for `fully_shard` there is `Trace`). Left as it was.
-        losses: Scalars by name or in order, of which each is differentiated by itself; their graph
-            is kept, so that they can still be backpropagated. Or a callable that makes them,
-            after which buffers and random states are put back too.
-        seed: Of the random numbers that the callable draws, such as dropout.
+        losses: Scalars by name or in order. Each one is differentiated by itself, and their graph
+            is kept, so that you can still backpropagate them. Or a callable that returns such
+            losses; buffers and random states are restored after it, too.
+        seed: Determines random numbers that the callable draws, such as dropout.
         group: Processes to average gradients over: "auto" for those of the wrapper, a
             `ProcessGroup`, or None for this process alone.
 
     Returns:
-        Dataset as of `Trace.to_dataset`, for two or for more losses, without `step`.
+        Dataset as returned by `Trace.to_dataset`, but without `step`.
 
     Raises:
         ValueError: If the losses are not scalars, or none depends on the model, or the model is

@@ -54,15 +54,15 @@ def initial_norm(
     batch_size: int = 100,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Measure the norm of the main loss's gradient, and what counting branches does to it.
+    """Measure the norm of the main loss's gradient, with and without counting the branches.
 
-    Branches beside a model do not change its output, so the main loss has no gradient there: the
-    norm over backbone and branches is the norm over the backbone. Only the root mean square per
-    parameter falls, by the dilution factor `sqrt(backbone / everything)`, since more parameters are
-    counted. A random direction whose tensors are all equally long is diluted by another factor, of
-    the same form in numbers of tensors: `sqrt(T / (T + M N))` for a backbone of T tensors with N
-    bias-free branches at M layers. Table 4 of the asymmetric-training paper reports reductions of
-    about that size.
+    Branches do not change a model's output, so the main loss has no gradient in them: the norm over
+    backbone and branches equals that over the backbone. Only the root mean square per parameter
+    falls, by the dilution factor `sqrt(backbone / everything)`, because more parameters are
+    counted. If all tensors of a random direction have the same norm, its part on the backbone is
+    diluted by another factor, in which tensors are counted instead of parameters:
+    `sqrt(T / (T + M N))` for a backbone of T tensors with N bias-free branches at each of M
+    layers. Table 4 of the asymmetric-training paper reports reductions of about that size.
 
     Args:
         model: The backbone, before training, in the mode to be measured; not sharded. Left as it
@@ -70,17 +70,17 @@ def initial_norm(
         data: `(inputs, targets)`, where inputs are a tensor, a tuple (positional arguments) or a
             mapping (keywords); a mapping with `labels`; or a source of these: a Dataset, a
             DataLoader, a list of batches.
-        branches: What is attached: a module, such as a probe, whose weights are counted, frozen or
-            not, those of static branches included; or the number of their weights.
+        branches: The branches: a module, such as a probe, whose weights are all counted, frozen or
+            not, including static branches; or the number of their weights.
         branch_tensors: If `branches` is a number, how many tensors these weights are.
-        loss: Maps `(outputs, targets)` to the mean loss of one batch. None takes what the targets
-            ask for: cross-entropy for classes, of samples or of positions (tokens, pixels: the mean
-            over those of a sample that count, then over samples), sigmoid losses for zeros and
-            ones, soft cross-entropy for distributions. Samples without a target that counts (-100)
-            are left out then; real numbers need a loss.
-        samples: How many samples to draw, if there are so many; None takes all.
+        loss: Maps `(outputs, targets)` to the mean loss of one batch. If None, the targets decide:
+            cross-entropy for classes of samples or of positions (tokens, pixels: the mean over the
+            positions of a sample that count, then over samples), sigmoid losses for zeros and
+            ones, soft cross-entropy for distributions. Targets of -100 are then ignored, and so
+            are samples that have no others; real-valued targets need a loss.
+        samples: How many samples to draw, at most; None takes all.
         batch_size: Samples in a forward pass.
-        seed: Decides which samples, and what dropout draws.
+        seed: Determines which samples are drawn, and what dropout draws.
 
     Returns:
         Dataset with `gradient_norm (layer)`; `norm_backbone`, `norm_everything`: over the model,
@@ -88,12 +88,12 @@ def initial_norm(
         of the numbers of parameters, `n_backbone` and `n_everything`; `dilution`: the factor
         between the two; `reduction`: its effect in percent; `n_tensors_backbone`,
         `n_tensors_everything`, `dilution_by_tensor`, `reduction_by_tensor`: the same with tensors
-        counted in place of parameters (NaN where the number of tensors is not known); `loss`.
-        Attributes: `loss`, its name; `targets`, what they were understood as; `n_samples`.
+        counted instead of parameters (NaN if the number of tensors is not known); `loss`.
+        Attributes: `loss`, its name; `targets`, how they were understood; `n_samples`.
 
     Raises:
         ValueError: If there is no default loss for the targets, inputs are NaN, `branches` is
-            neither a module nor a number of weights, the loss is no scalar that depends on the
+            neither a module nor a number of weights, the loss is not a scalar that depends on the
             model, or the model is frozen or sharded.
 
     Examples:

@@ -22,7 +22,7 @@ def measure_losses(
 
     Raises:
         TypeError: If the losses are neither a mapping nor a sequence.
-        ValueError: If they are no scalars, or their names do not differ.
+        ValueError: If they are not scalars, or their names do not differ.
     """
     names: tuple[str, ...] | None = None
     if isinstance(losses, Mapping):
@@ -44,5 +44,5 @@ def measure_losses(
 
     scale = torch.ones_like(values[0])
     update = MeasuredUpdate(0, values, scale, measurement)
-    (recorded,) = to_recorded_updates([update], recorder.owners, len(recorder.layers))
-    return names, recorded
+    (recorded_update,) = to_recorded_updates([update], recorder.owners, len(recorder.layers))
+    return names, recorded_update

@@ -46,33 +46,33 @@ def noise(
 ) -> xr.Dataset:
     """Measure how much the cosine of two gradients varies between mini-batches.
 
-    The parameters stand still; each mini-batch gives one cosine. The intervals are percentiles
-    of the bootstrap over mini-batches: with fewer than some ten of them they are too narrow.
+    The parameters do not change, and each mini-batch gives one cosine. Intervals are percentiles
+    of the bootstrap over mini-batches; with fewer than about ten mini-batches they are too narrow.
 
     Args:
         model: Any module that is not sharded, in the mode to be measured. Left as it was.
         data: `(inputs, targets)`, where inputs are a tensor, a tuple or a mapping; a mapping with
             `labels`; or a source of these: a Dataset, a DataLoader, a list of batches.
-        losses: Maps `(inputs, targets)` to two losses: of the model's own forward, and auxiliary.
-        samples: How many samples to draw, if there are so many; None takes all.
+        losses: Maps `(inputs, targets)` to two losses, the main and the auxiliary one.
+        samples: How many samples to draw, at most; None takes all.
         batch_size: Samples in a mini-batch.
         resamples: Bootstrap samples.
-        confidence: Share of them inside an interval.
-        seed: Decides samples, dropout and bootstrap.
+        confidence: Confidence level of the intervals.
+        seed: Determines samples, dropout and bootstrap.
         group: Processes to average gradients over: "auto" for those of the wrapper, a
-            `ProcessGroup`, or None for this process alone. Each mini-batch is then what the
-            processes hold of it together, in equal shares, and each must bring as many.
+            `ProcessGroup`, or None for this process alone. A mini-batch then consists of equal
+            shares of all processes, and each process must have the same number of mini-batches.
 
     Returns:
         Dataset with `dot`, `norm_main`, `norm_aux`, `cosine (batch, layer)`, `cosine_total (batch)`
-        and the losses, as of `Trace`; `mean`, `variance (layer)` of the cosine, `mean_total`,
+        and the losses, as in `Trace`; `mean`, `variance (layer)` of the cosine, `mean_total`,
         `variance_total`, and each with its interval in `..._low` and `..._high`. The attribute
         `n_samples` counts the samples of all processes; `loss` is the name of `losses`.
 
     Raises:
         ValueError: If there are fewer than two mini-batches or not two losses, inputs are NaN, a
-            setting is out of
-            range, the model is sharded, or the processes that share it are unknown.
+            setting is out of range, the model is sharded, or the processes that share it are
+            unknown.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -189,7 +189,8 @@ def _agree_on_batches(
     ends = torch.tensor([len(batches), -len(batches)], device=device)
     dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
 
-    most, fewest = ends[0].item(), -ends[1].item()
+    most = ends[0].item()
+    fewest = -ends[1].item()
     if most != fewest:  # one would wait for the others for ever
         raise ValueError(
             "`data`: expected as many mini-batches in each process, got between "

@@ -25,46 +25,48 @@ def noise_scale(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Estimate the batch size at which noise and gradient weigh alike, by loss and layer.
+    """Estimate the batch size at which noise and gradient are equally large, by loss and layer.
 
-    Batches much smaller than that give mostly noise, much larger ones mostly the same gradient
-    again. It is `B_simple = S / |G|^2` of McCandlish et al. 2018 (arXiv 1812.06162, appendix A.1):
-    G is the gradient of all data, and S the trace of the covariance of one sample's. Of an update
-    of n micro-batches with b samples each, without bias,
+    The gradient of a much smaller batch is mostly noise; that of a much larger batch is hardly
+    better. The noise scale is `B_simple = S / |G|^2` of McCandlish et al. 2018 (arXiv 1812.06162,
+    appendix A.1), where G is the gradient over all data, and S the trace of the covariance of the
+    gradient of one sample. From an update with n micro-batches of b samples each, unbiased
+    estimates are
 
         |G|^2 = (n b |G_update|^2 - b |G_micro|^2) / (n b - b)
         S = (|G_micro|^2 - |G_update|^2) / (1 / b - 1 / (n b))
 
-    where `|G_micro|^2` is the mean over the micro-batches. Both are averaged over steps, and then
-    divided: a mean of ratios would be biased. For a part of the training, choose its steps first:
-    `trace.sel(step=slice(1000, 2000))`.
+    where `|G_micro|^2` is the mean over the micro-batches. Both are averaged over steps before one
+    is divided by the other, because a mean of ratios would be biased. For a part of the training,
+    select its steps first: `trace.sel(step=slice(1000, 2000))`.
 
-    The micro-batches must be of one size, and drawn independently; batch norm or a loss that
-    compares the samples of a batch makes them differ in more than size. If their losses are added
-    up instead of averaged, both are larger by n^2, and their ratio the same.
+    The micro-batches must have the same size and be drawn independently. With batch norm, or with a
+    loss that compares the samples of a batch, micro-batches differ from updates in more than
+    their size, and the formulas do not hold. If the losses of the micro-batches are summed instead
+    of averaged, both estimates are larger by n^2, and their ratio is the same.
 
     Args:
-        trace: Of `Trace(model, noise=True)`, or `regroup` of it.
-        batch_size: Samples in one micro-batch, of one process.
+        trace: From `Trace(model, noise=True)`, or a `regroup` of it.
+        batch_size: Samples in one micro-batch of one process.
         resamples: Bootstrap samples, of steps.
-        confidence: Share of them inside an interval.
-        seed: Decides the bootstrap.
+        confidence: Confidence level of the intervals.
+        seed: Determines the bootstrap.
 
     Returns:
         Dataset with `squared_norm`, `noise`, `noise_scale (objective, layer)`: `|G|^2`, S and their
         ratio, in samples; `squared_norm_total`, `noise_total`, `noise_scale_total (objective)` of
         all layers together; each with its interval in `..._low` and `..._high`, percentiles of the
-        bootstrap over steps (with fewer than some ten, too narrow; so they are if noise lasts
-        longer than one step); `n_steps (objective, layer)`: those that count.
+        bootstrap over steps (too narrow with fewer than about ten steps, or if the noise of
+        consecutive steps is correlated); `n_steps (objective, layer)`, the number of steps used.
 
-        NaN where no step had more than one micro-batch (or process), where a loss does not reach
-        the layer, and an interval where only one step counts. A noise scale is infinite where
-        `squared_norm` is not above zero: the gradient drowns in the noise, and only the lower end
-        tells something.
+        Values are NaN if no step had more than one micro-batch (or process), or if a loss does not
+        reach the layer; an interval is NaN if only one step was used. A noise scale is infinite if
+        `squared_norm` is not above zero: the gradient cannot be distinguished from noise, and only
+        the lower end of the interval is informative.
 
     Raises:
         ValueError: If the trace was made without `noise=True`, or a setting is out of range.
-        TypeError: If it is no Dataset.
+        TypeError: If `trace` is not a Dataset.
 
     Examples:
         >>> import torch
@@ -131,9 +133,9 @@ def _check_noise(trace: xr.Dataset) -> None:
             f"{', '.join(map(str, trace.data_vars)) or 'no variable'}; record with "
             "Trace(model, noise=True), and several micro-batches (update=False) or processes"
         )
-    missing = [name for name in ("step", "objective", "layer") if name not in trace.dims]
-    if missing:
-        name = missing[0]
+    missing_dims = [name for name in ("step", "objective", "layer") if name not in trace.dims]
+    if missing_dims:
+        name = missing_dims[0]
         raise ValueError(
             f"`trace`: expected dimensions step, objective and layer, got none called {name}; "
             f"choose by a list, which keeps it: trace.isel({name}=[0])"

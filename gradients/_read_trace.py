@@ -7,16 +7,16 @@ from gradients._record_file import read_record
 
 
 def read_trace(path: str | Path) -> xr.Dataset:
-    """Read what `Trace(model, path=...)` has written so far: after a crash, or meanwhile.
+    """Read what `Trace(model, path=...)` has written, after a crash or while the training runs.
 
     Args:
         path: The file.
 
     Returns:
-        What `Trace.to_dataset` returned when the latest row was written.
+        What `Trace.to_dataset` would have returned when the latest row was written.
 
     Raises:
-        ValueError: If the file is not of a trace.
+        ValueError: If the file was not written by a trace.
 
     Examples:
         >>> import tempfile, torch

@@ -3,7 +3,7 @@
 The file has one JSON object per line: first what all rows share (`RecordHeader`), then one recorded
 update each, with all digits, and each with a checksum of its own (`crc32`). A line is handed to the
 operating system as soon as its update is recorded. The last line may be torn, if the process was
-killed amid writing it: it is left out.
+killed while writing it: it is left out.
 """
 
 from collections.abc import Sequence
@@ -48,9 +48,9 @@ def read_record(path: Path) -> tuple[RecordHeader, list[RecordedUpdate]]:
     """Read a file, as far as it goes.
 
     Raises:
-        ValueError: If it is no such file, or a damaged one.
+        ValueError: If it is not such a file, or is damaged.
     """
-    # A line without an end is torn; a file without a whole line is no record.
+    # A line without an end is torn; a file without a whole line is not a record.
     lines = path.read_bytes().split(b"\n")[:-1]
     try:
         header = RecordHeader(**from_checked_line(lines[0]))

@@ -21,19 +21,20 @@ def regroup(
 ) -> xr.Dataset:
     """Join the layers of a trace into larger groups: blocks, stages, kinds of layers, everything.
 
-    Inner products and squared norms add up, so that the cosines of the groups are exactly those
-    that would have been measured. Layers that the losses do not share stay out of the sums.
+    Inner products and squared norms are summed over layers, so the cosines of the groups are
+    exactly those that would have been measured. Layers that the losses do not share are left out
+    of the sums.
 
     Args:
         trace: Made by `Trace`, `compare` or `noise`.
         groups: Shell patterns of modules, such as `"blocks.*"`: each module that matches is a
-            group, with everything inside. Or a mapping from names of your own to one or several
-            patterns: each name is one group, of all that its patterns take in. `""` names what
-            the model itself owns, and `"**"` every module and that too.
+            group, with all its submodules. Or a mapping from names of your own to one or several
+            patterns: each name is one group of all modules that its patterns match. `""` matches
+            parameters of the model itself, and `"**"` these and every module.
 
     Returns:
-        The same variables, with the groups as `layer`. What is over all layers (`cosine_total`,
-        `gradient_norm`, the losses) stays; `conflict_share` is the share of groups.
+        The same variables, with the groups as `layer`. Variables over all layers (`cosine_total`,
+        `gradient_norm`, the losses) stay the same; `conflict_share` is the share of groups.
 
     Raises:
         ValueError: If a pattern matches nothing, or there are no groups or no layers.
@@ -74,9 +75,9 @@ def regroup(
     for name in (*_SUMS, *_NORMS):
         if name in trace.variables:
             power = 2 if name in _NORMS else 1
-            parts = [_sum(trace[name].sel(layer=chosen) ** power) for chosen in members.values()]
-            joined = xr.concat(parts, dim=label).transpose(*trace[name].dims) ** (1 / power)
-            grouped[name] = joined.astype(trace[name].dtype).assign_attrs(trace[name].attrs)
+            parts = [_sum(trace[name].sel(layer=layers) ** power) for layers in members.values()]
+            group_values = xr.concat(parts, dim=label).transpose(*trace[name].dims) ** (1 / power)
+            grouped[name] = group_values.astype(trace[name].dtype).assign_attrs(trace[name].attrs)
 
     grouped = with_cosines(grouped.set_coords(trace.coords.keys() & grouped.variables.keys()))
 
@@ -97,7 +98,7 @@ def _find_modules(layers: list[str], patterns: str | Sequence[str]) -> list[str]
         module for layer in layers if layer for module in _with_ancestors(layer)
     )
 
-    # The root's name is no level of a dotted name: no star of one level stands for it.
+    # The root's name is not a level of a dotted name: no star of one level stands for it.
     root = [""] if "" in layers and ("" in names or "**" in names) else []
     if root:
         names = [name for name in names if name and (modules or name != "**")]

@@ -27,34 +27,34 @@ def reweight(
     by: Literal["model", "layer"] = "model",
     seed: int = 0,
 ) -> xr.Dataset:
-    """Tell what another weighting of the losses would have made of the recorded gradients.
+    """Compute what another weighting of the losses would have done with the recorded gradients.
 
-    Training stays as it was: each step's weights follow from the inner products that were
-    recorded there, and so do the norm of the combination `sum_i weight_i g_i` and its cosines.
+    For each recorded step, the weights follow from the inner products of the gradients, and so do
+    the norm of the combination `sum_i weight_i g_i` and its cosines. Nothing is trained again.
 
-    With two losses, the gradients are those with respect to the parameters that both reach; with
-    more, each has all that its loss reaches, and zero elsewhere.
+    With two losses, the gradients are those of the parameters that both losses reach. With more
+    losses, each gradient is that of all parameters that its loss reaches, and zero elsewhere.
 
     Args:
         trace: Made by `Trace`, `compare`, `noise` or `regroup`, of two losses or more.
         weighting: Maps the Gramian, a `(k, k)` tensor of float64 on the CPU, to k weights: a
-            function, or a Weighting of TorchJD's that takes a Gramian, such as
-            `torchjd.aggregation.UPGradWeighting()`. One that keeps a state sees the steps in
-            order. Or "sum" or "mean".
-        by: Weights for the whole "model", or for each "layer" by itself.
-        seed: Of torch's random numbers that the weighting draws, as PCGrad does.
+            function, or a Weighting from TorchJD that takes a Gramian, such as
+            `torchjd.aggregation.UPGradWeighting()`. If it keeps a state, it is called on the steps
+            in order. Or "sum" or "mean".
+        by: One set of weights for the whole "model", or one for each "layer".
+        seed: Determines random numbers of torch that the weighting draws, as PCGrad does.
 
     Returns:
         Dataset with `weight (step, objective)`; `combined_norm (step)`; `combined_cosine (step,
-        objective)`: of the combination with each objective's gradient, negative where that
-        objective would suffer; and beside them `sum_norm`, `sum_cosine` of the plain sum. By
-        layer, all have `layer` too. NaN where an objective has no gradient or an infinite one,
-        and a cosine where the combination is zero.
+        objective)`, of the combination with each objective's gradient (if negative, the step would
+        raise that objective); and for comparison `sum_norm` and `sum_cosine` of the plain sum. With
+        `by="layer"`, all have the dimension `layer`, too. Values are NaN if an objective has no
+        gradient or an infinite one; a cosine is NaN if the combination is zero.
 
     Raises:
         ValueError: If the trace has fewer than two losses or no `layer`, or the weighting
             does not return k finite numbers.
-        TypeError: If the trace is no Dataset, or the weighting is not one that takes a Gramian.
+        TypeError: If the trace is not a Dataset, or the weighting does not take a Gramian.
 
     Examples:
         >>> trace = xr.Dataset(
@@ -65,12 +65,12 @@ def reweight(
         ...     },
         ...     {"step": [0], "layer": ["head"]},
         ... )
-        >>> def equal_lengths(gramian):  # 2 and 4 long, at 120 degrees
+        >>> def equal_lengths(gramian):  # norms 2 and 4, at 120 degrees
         ...     return gramian.diagonal() ** -0.5
         >>> remedy = reweight(trace, equal_lengths)
         >>> remedy["weight"].values, remedy["combined_cosine"].values.round(3)
         (array([[0.5 , 0.25]]), array([[0.5, 0.5]]))
-        >>> remedy["sum_cosine"].values.round(3)  # the main loss gains nothing
+        >>> remedy["sum_cosine"].values.round(3)  # the sum is orthogonal to the main gradient
         array([[0.   , 0.866]])
     """
     check_recorded(trace)

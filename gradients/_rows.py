@@ -60,28 +60,30 @@ class Journal:
     def __init__(self, owners: list[int], n_layers: int) -> None:
         self._owners = owners
         self._n_layers = n_layers
-        self._pending: list[MeasuredUpdate] = []
-        self._recorded: list[RecordedUpdate] = []
+        self._pending_updates: list[MeasuredUpdate] = []
+        self._recorded_updates: list[RecordedUpdate] = []
 
     def __len__(self) -> int:
-        return len(self._recorded) + len(self._pending)
+        return len(self._recorded_updates) + len(self._pending_updates)
 
     def add(self, update: MeasuredUpdate) -> None:
         """Note one update."""
-        self._pending.append(update)
-        if len(self._pending) >= _KEPT_ON_DEVICE:
+        self._pending_updates.append(update)
+        if len(self._pending_updates) >= _KEPT_ON_DEVICE:
             self.rows()
 
     def rows(self) -> list[RecordedUpdate]:
         """Return all updates so far."""
-        self._recorded += to_recorded_updates(self._pending, self._owners, self._n_layers)
-        self._pending.clear()
-        return self._recorded
+        self._recorded_updates += to_recorded_updates(
+            self._pending_updates, self._owners, self._n_layers
+        )
+        self._pending_updates.clear()
+        return self._recorded_updates
 
     def replace(self, updates: list[RecordedUpdate]) -> None:
         """Put other updates in the place of all so far."""
-        self._pending.clear()
-        self._recorded = updates
+        self._pending_updates.clear()
+        self._recorded_updates = updates
 
 
 def to_state(updates: Sequence[RecordedUpdate]) -> dict[str, Tensor]:
@@ -172,7 +174,8 @@ def _to_recorded_update(
     n_losses = len(losses)
     n_pairs = n_losses * (n_losses + 1) // 2
     all_products = scaled_products.reshape(-1, n_pairs) / scale**2
-    products, micro_products = all_products[: len(owners)], all_products[len(owners) :]
+    products = all_products[: len(owners)]
+    micro_products = all_products[len(owners) :]
 
     # A gradient that overflowed says nothing: the scaler will skip this update.
     is_finite = bool(np.isfinite(all_products).all())

@@ -11,27 +11,28 @@ _KEPT_ATTRIBUTES = ("toolkit_version", "torch_version", "model", "n_parameters")
 def summarise(
     trace: xr.Dataset, variable: str = "cosine_total", *, margin: float = 0.1, share: float = 2 / 3
 ) -> xr.Dataset:
-    """Sum up how two gradients agreed over training, as table 5 of the asymmetric-training paper.
+    """Summarise how two gradients agreed during training, as in the paper's table 5.
 
     The verdict is "synergy" if the mean cosine is at least `margin` and at least `share` of the
     steps have a positive one; "conflict" if the mean is at most `-margin` and at least `share` have
-    a negative one; "incoherent" otherwise; "undefined" if no step has a cosine. The paper names
-    no rule; this one agrees with its three verdicts on its published means.
+    a negative one; "incoherent" otherwise; "undefined" if no step has a cosine. The
+    asymmetric-training paper does not state its rule; this one gives its three verdicts for its
+    published means.
 
     Args:
         trace: With a dimension `step`, as made by `Trace`.
-        variable: What to sum up: "cosine_total", or "cosine" for a row per layer.
-        margin: Smallest mean cosine, in absolute value, that is not incoherent.
-        share: Smallest share of steps that must agree with the mean in sign.
+        variable: What to summarise: "cosine_total", or "cosine" for a row per layer.
+        margin: Smallest absolute mean cosine that counts as synergy or conflict.
+        share: Smallest share of steps that must have the sign of the mean.
 
     Returns:
         Dataset with `final`, `mean`, `min`, `max`: of the cosine; `conflict_share`: of the steps
-        with a negative one; `n_steps`: those with a cosine at all; `verdict`; over whatever
-        dimensions are left. The rule is in the attributes.
+        with a negative one; `n_steps`: the number of steps with a cosine; `verdict`; over the
+        remaining dimensions. The rule is in the attributes.
 
     Raises:
         ValueError: If the trace has no such variable, or no step, or a setting is out of range.
-        TypeError: If it is no Dataset.
+        TypeError: If it is not a Dataset.
 
     Examples:
         >>> values = ("step", [0.1, -0.1, 0.3, 0.5])

@@ -37,48 +37,51 @@ from resonance_toolkit import check_module, check_whole, provenance, unwrap
 class Trace:
     """Records, while a model trains, how the gradients of its losses agree.
 
-    `trace.backward(main, auxiliary)` stands where `(main + auxiliary).backward()` stood. What
-    lands in `.grad` is the same, bit for bit. On the steps that are sampled, the gradient of the
-    auxiliary loss costs one more backward pass, from the deepest layer that it is attached to
-    down: `1 + 2 f / 3` training steps, if that is at the fraction f of the depth.
+    Call `trace.backward(main, auxiliary)` instead of `(main + auxiliary).backward()`. The
+    gradients in `.grad` are the same, bit for bit. On sampled steps, the gradient of the auxiliary
+    loss costs one more backward pass, from the deepest layer that it is attached to down to the
+    input. Such a step takes `1 + 2 f / 3` times as long as a plain one, if that layer is at the
+    fraction f of the depth.
 
-    Backward hooks of the user's own see that pass too (one that clips, clips each by itself).
+    Your own backward hooks run in that pass, too. (A hook that clips gradients then clips those of
+    each loss separately.)
 
-    With `level="activation"` the gradients are those at the outputs of `layers`, the attachment
-    points, at next to no cost: "auxiliary" is what enters there through the layer's own branches,
-    "main" all that arrives from above (at the deepest point: the main loss's gradient alone).
-    It is what remains of their sum, rounded as the activations are: in half precision, take
-    `level="parameter"` where the auxiliary gradient is more than some ten times the main one.
+    With `level="activation"`, gradients are taken with respect to the outputs of `layers`, the
+    attachment points, at next to no cost. "auxiliary" is the gradient that enters there through
+    the layer's own branches, and "main" is everything that arrives from deeper layers (at the
+    deepest point, the gradient of the main loss alone). "main" is computed as the total minus
+    "auxiliary", with the rounding errors of the activations. In half precision, use
+    `level="parameter"` if the auxiliary gradient is more than about ten times the main one.
 
     Args:
         model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not,
-            but not tensor parallel: there each process has parts of gradients only.
-            Compile it before the trace is made, and call it after: until the trace is closed or
-            collected, torch compiles without donated buffers (`torch._functorch.config`), in the
-            whole process, since it can run a compiled backward pass only once otherwise.
-            A parameter that is replaced is followed; others than at first are refused.
-        every: Sample every so many optimizer updates; the others cost nothing.
+            but not tensor parallel, where each process has only parts of the gradients. If you
+            compile it, compile it before you make the trace, and make its first call after that:
+            until the trace is closed or garbage-collected, torch compiles without donated buffers
+            (`torch._functorch.config`) in the whole process, because otherwise a compiled backward
+            pass runs only once. You may replace parameters, but their names must stay the same.
+        every: Sample every so many optimizer updates; the other updates cost nothing extra.
         level: Gradients with respect to "parameter" or "activation".
         layers: Names or patterns of layers, for the activation level.
         objectives: Names of the losses, in the order of `backward`; by default "main" and
             "auxiliary", numbered if there are several.
-        scaler: A `torch.amp.GradScaler`: `backward` scales by it, and what is recorded is unscaled.
-        separate: Differentiate the first loss by itself too, at the cost of one more pass,
-            instead of taking the others away from the total. By default only where parameters
-            are in half precision, or `fully_shard` casts them to it; not for activations. Worth it
-            if the auxiliary gradient is far larger than the main one, since rounding is in
-            proportion to the larger: 30 times under autocast, 100000 times in float32 (where it
-            puts the cosine off by a few tenths of a per cent).
+        scaler: A `torch.amp.GradScaler` that `backward` scales by; the record is unscaled.
+        separate: Differentiate the first loss by itself, too, at the cost of one more pass,
+            instead of subtracting the others from the total. By default, only if parameters are
+            in half precision or `fully_shard` casts them to it, and never for activations. Use it
+            if the auxiliary gradient is far larger than the main one, because rounding errors are
+            in proportion to the larger one: 30 times larger under autocast, 100000 times in
+            float32 (which makes an error of a few tenths of a percent in the cosine).
         group: Processes to average gradients over: "auto" for those of the wrapper, a
             `ProcessGroup`, or None for this process alone.
-        noise: Record the norms of each micro-batch's gradients too, beside those of the update,
-            for `noise_scale`: of several micro-batches (`update=False`), or of several processes.
-            It costs another reading of each micro-batch's gradients on the steps that are sampled:
-            some percent of such a step, more where micro-batches are small. Only for parameters
-            that are whole in each process.
-        path: A new file, to which each row is written as soon as it is recorded, so that nothing
-            is lost if the process is killed; `read_trace` reads it. Each sampled update waits for
-            the device then. Of several processes, the first writes.
+        noise: Also record the norms of the gradients of each micro-batch, for `noise_scale`. An
+            update must have several micro-batches (`update=False`) or several processes. On
+            sampled steps, the gradients of each micro-batch are read once more, which takes a few
+            percent of the step, or more if micro-batches are small. Parameters must be whole in
+            each process.
+        path: A new file. Each row is written to it as soon as it is recorded, so that nothing
+            is lost if the process is killed; `read_trace` reads it. Each sampled update then waits
+            for the device. If there are several processes, the first one writes.
 
     Attributes:
         step: Optimizer updates made so far; set it when training resumes without `state_dict`.
@@ -152,14 +155,14 @@ class Trace:
             losses: Scalars of one forward pass: the main loss, then the auxiliary ones. One loss
                 alone is recorded too, with its gradient norms.
             update: Whether an optimizer update follows. With gradient accumulation, pass False for
-                all micro-batches but the last: their gradients are added up before they are
-                compared, as the optimizer sees them.
+                all micro-batches but the last. Their gradients are summed before they are compared,
+                as the optimizer sees them.
 
-        If it raises amid the micro-batches of an update, that update is not recorded.
+        If it raises an error between the micro-batches of an update, that update is not recorded.
 
         Raises:
-            ValueError: If the losses are not scalars, not as many as before, or not separable, or
-                do not depend on the model, or were backpropagated before.
+            ValueError: If the losses are not scalars, are not as many as before, cannot be
+                separated, do not depend on the model, or were backpropagated before.
         """
         names = check_losses(losses, self.objectives)
         total = reduce(add, losses)
@@ -169,8 +172,8 @@ class Trace:
             if self._is_sampled():
                 # The single losses must be scaled as their sum is, whose backward pass begins
                 # with the scale.
-                one = torch.ones_like(total.detach())
-                seed = one if self.scaler is None else self.scaler.scale(one)
+                unit = torch.ones_like(total.detach())
+                seed = unit if self.scaler is None else self.scaler.scale(unit)
                 with explaining_second_pass():
                     self._begin(losses, seed, whole_update=update)
 
@@ -188,18 +191,18 @@ class Trace:
             self.advance()
 
     def join(self, *losses: Tensor) -> Tensor:
-        """Give the sum of the losses, for a framework that calls `backward` itself.
+        """Return the sum of the losses, for a framework that calls `backward` itself.
 
-        Recording happens inside that call, whatever divides or scales the sum before it. Once per
-        optimizer update, after its last backward pass, `advance` must follow.
+        The gradients are recorded during that call, even if the framework divides or scales the sum
+        first. Call `advance` once per optimizer update, after its last backward pass.
 
         Args:
             losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
 
         Raises:
-            ValueError: If the losses are not scalars, not as many as before, or constants; and for
-                a `fully_shard` model. What only the backward pass shows, as losses that are not
-                separable, is raised there.
+            ValueError: If the losses are not scalars, are not as many as before, or are constants;
+                or if the model is under `fully_shard`. Errors that only the backward pass shows,
+                such as losses that cannot be separated, are raised there.
         """
         names = check_losses(losses, self.objectives)
         check_dependence(losses, names)
@@ -237,32 +240,33 @@ class Trace:
             cosine; `loss_main`, `loss_aux (step)`; `gradient_norm (step)`: of the sum of the
             losses, over all parameters. With more than two losses: `inner_product`, `norm`,
             `cosine (step, layer, objective, other_objective)`, where `norm` is that of the
-            objective over the parameters that the other reaches too, and `loss (step, objective)`.
-            Inner products and squared norms add up over layers: see `regroup`.
+            objective over the parameters that the other one reaches, too, and `loss (step,
+            objective)`.
+            Inner products and squared norms may be summed over layers: see `regroup`.
 
-            With `noise=True` also `squared_norm`, `micro_batch_squared_norm (step, layer,
-            objective)`: of the objective's gradient over all its parameters, of the update and as
-            a mean of its micro-batches, each as if it were the whole update; `n_micro_batches
-            (step)`, those of all processes.
+            With `noise=True`, also `squared_norm (step, layer, objective)`, of the objective's
+            gradient in the update; `micro_batch_squared_norm`, the mean of the same over its
+            micro-batches, each scaled as if it were the whole update; and `n_micro_batches
+            (step)`, of all processes.
 
-            A layer is the module that owns the parameters, by its name in `named_modules()`; what
-            the model itself owns (a class token, position embeddings) is the layer "".
+            A layer is the module that owns the parameters, named as in `named_modules()`.
+            Parameters of the model itself (a class token, position embeddings) are the layer "".
         """
         header = self._header()
         return make_dataset(self._journal.rows(), header, header.objectives, header.attributes)
 
     @property
     def checkpoint_name(self) -> str:
-        """What the callbacks call its file in a checkpoint, unless they are told another name."""
+        """Default name of the record's file in a framework's checkpoint."""
         return f"trace_{self.level}"
 
     @property
     def latest(self) -> dict[str, float]:
-        """The latest row as plain numbers to log, without those by layer; empty before the first.
+        """The latest row as plain numbers to log, without values by layer; empty before the first.
 
-        Such as `step`, `loss_main`, `loss_aux`, `cosine_total`, `conflict_share` and
-        `gradient_norm`. With more than two losses, names go on after a slash: `loss/main`,
-        `cosine_total/main/auxiliary 1`. To look makes an accelerator wait.
+        For example `step`, `loss_main`, `loss_aux`, `cosine_total`, `conflict_share` and
+        `gradient_norm`. With more than two losses, names continue after a slash: `loss/main`,
+        `cosine_total/main/auxiliary 1`. Reading it makes an accelerator wait.
         """
         rows = self._journal.rows()
         if not rows:
@@ -274,7 +278,7 @@ class Trace:
     def state_dict(self) -> dict[str, Any]:
         """Return the record so far, for a checkpoint: tensors, strings and numbers only.
 
-        An update of which only some micro-batches were seen is not in it.
+        It leaves out an update whose micro-batches are not yet complete.
         """
         return {
             "step": self.step,
@@ -285,16 +289,16 @@ class Trace:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the record is that of an uninterrupted training then.
+        """Continue from a state, so that the record is that of an uninterrupted training.
 
-        The file at `path`, if there is one, is written anew, with the rows of the state: what it
-        holds of later updates, which are trained again now, goes.
+        The file at `path`, if there is one, is rewritten with the rows of the state. Rows of later
+        updates, which will be trained again, are removed.
 
         Args:
-            state: Of `state_dict`, of a trace of the same layers and losses.
+            state: What `state_dict` returned, for a trace with the same layers and losses.
 
         Raises:
-            ValueError: If it is the state of another trace.
+            ValueError: If the state is that of another trace.
         """
         own_layers = list(self._recorder.layers)
         for name, expected, actual in (
@@ -320,7 +324,7 @@ class Trace:
             self._file.replace_rows(self._header(), self._journal.rows())
 
     def close(self) -> None:
-        """Give back hooks of the activation level, and the setting for compiled models."""
+        """Remove the hooks of the activation level, and restore the setting for compiled models."""
         self._recorder.close()
         self._release_compiler()
 

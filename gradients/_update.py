@@ -70,8 +70,8 @@ class Update:
         self._recorder.arm(losses, seed, whole_update=whole_update)
 
         values = stack_losses(losses)
-        one = torch.ones((), device=values.device)
-        self._scale = (one if scaler is None else scaler.scale(one)).to(values)
+        unit = torch.ones((), device=values.device)
+        self._scale = (unit if scaler is None else scaler.scale(unit)).to(values)
 
         # What a framework divides the sum by, as for accumulation, is in the seed.
         weighted_losses = values * (seed.to(values).reshape(()) / self._scale)

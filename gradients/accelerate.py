@@ -8,15 +8,16 @@ from gradients._like_trace import LikeTrace
 
 
 def backward(accelerator: Any, trace: LikeTrace, *losses: Tensor) -> None:
-    """Stand where `accelerator.backward(main + auxiliary)` stood.
+    """Backpropagate and record; call it instead of `accelerator.backward(main + auxiliary)`.
 
-    Gradient accumulation (inside `accelerator.accumulate`) and mixed precision are followed. For
-    the record to be in what `accelerator.save_state` saves, and to go on after
-    `accelerator.load_state`: `accelerator.register_for_checkpointing(trace)`.
+    Gradient accumulation (inside `accelerator.accumulate`) and mixed precision are supported. To
+    save the record with `accelerator.save_state`, and to continue it after
+    `accelerator.load_state`, call `accelerator.register_for_checkpointing(trace)` once.
 
     Args:
         accelerator: An `accelerate.Accelerator`.
-        trace: Of the model that `accelerator.prepare` gave; or a `resonance.Monitor`.
+        trace: The trace of the model that `accelerator.prepare` returned; or a
+            `resonance.Monitor`.
         losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
 
     Raises:

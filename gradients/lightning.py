@@ -15,9 +15,9 @@ except ModuleNotFoundError as error:
 
 
 class TraceCallback(Callback):
-    """Closes a trace's record at each optimizer update, and keeps it in Lightning's checkpoints.
+    """Completes a trace's record at each optimizer update, and saves it in Lightning's checkpoints.
 
-    The losses are joined in `training_step`, and Lightning calls `backward` as ever:
+    Join the losses in `training_step`. Lightning calls `backward` as usual:
 
         def training_step(self, batch, index):
             ...
@@ -25,14 +25,14 @@ class TraceCallback(Callback):
 
         trainer = Trainer(callbacks=[TraceCallback(module.trace)])
 
-    A training that resumes (`fit(..., ckpt_path=...)`) goes on with the record of its checkpoint.
+    A training that resumes (`fit(..., ckpt_path=...)`) continues the record of its checkpoint.
 
     Args:
-        trace: Of the module that is trained, or of a part of it; or a `resonance.Monitor`. Gradient
-            accumulation, mixed precision and data parallel training are followed; `fully_shard`
-            needs `Trace.backward`.
-        name: Of the trace in a checkpoint; by default `trace_` and the trace's level. To be given
-            where there are several traces of one level.
+        trace: The trace of the module that is trained, or of a part of it; or a
+            `resonance.Monitor`. Gradient accumulation, mixed precision and data parallel training
+            are supported; `fully_shard` needs `Trace.backward`.
+        name: Name of the trace in a checkpoint; by default `trace_` and the trace's level. Give one
+            if there are several traces of the same level.
     """
 
     def __init__(self, trace: LikeTrace, *, name: str | None = None) -> None:

@@ -21,11 +21,11 @@ except ModuleNotFoundError as error:
 
 
 class TraceCallback(TrainerCallback):
-    """Closes a trace's record at each optimizer update of a `Trainer`, and keeps it in checkpoints.
+    """Completes a trace's record at each optimizer update of a `Trainer`, and saves it.
 
-    The losses are joined where they are made, in `compute_loss_func` or `compute_loss`, and
-    `Trainer` calls `backward` as ever. It asks for the loss in evaluation too, where the main one
-    is all there is:
+    Join the losses where they are computed, in `compute_loss_func` or `compute_loss`. `Trainer`
+    calls `backward` as usual. It also asks for the loss in evaluation, where there is only the main
+    one:
 
         trace = gradients.Trace(model, every=10)
 
@@ -38,22 +38,22 @@ class TraceCallback(TrainerCallback):
 
         Trainer(model, args, compute_loss_func=loss, callbacks=[TraceCallback(trace)])
 
-    For a probe there is `probes.transformers.ProbeTrainer`, which makes the losses itself, puts the
-    branches into the optimizer, and takes `trace.join` for an argument:
+    For a probe, use `probes.transformers.ProbeTrainer`, which computes the losses itself, puts the
+    branches into the optimizer, and takes `trace.join` as an argument of its callback:
 
         callbacks = [ProbeCallback(probe, join=trace.join), TraceCallback(trace)]
         ProbeTrainer(model, args, callbacks=callbacks)
 
-    A training that resumes finds the earlier record in the checkpoint, in the folder that
-    `Trainer` saves to.
+    A training that resumes finds the earlier record in its checkpoint, in the folder that `Trainer`
+    saves to.
 
     Args:
-        trace: Of the model that is trained, or a `resonance.Monitor`. Gradient accumulation, mixed
-            precision and data parallel training are followed; `fully_shard` needs
-            `Trace.backward`. Loss scaling (`fp16=True`) is for accelerators only there: read off
-            the optimizer, not tested.
-        name: Of the trace's file in a checkpoint; by default `trace_` and the trace's level. To be
-            given where there are several traces of one level.
+        trace: The trace of the model that is trained, or a `resonance.Monitor`. Gradient
+            accumulation, mixed precision and data parallel training are supported; `fully_shard`
+            needs `Trace.backward`. Loss scaling (`fp16=True`), which `Trainer` offers on
+            accelerators only, is read from the optimizer, and was not tested.
+        name: Name of the trace's file in a checkpoint; by default `trace_` and the trace's level.
+            Give one if there are several traces of the same level.
     """
 
     def __init__(self, trace: LikeTrace, *, name: str | None = None) -> None:

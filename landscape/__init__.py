@@ -1,8 +1,8 @@
 """Loss surfaces around and between models, their roughness and curvature.
 
-Start with `grid(model, data)`, the loss on a plane through the weights, and draw it with
-`plot_contour`. `line` and `plane` go from one model to others, `trajectory` shows a training run,
-and `curvature` measures what a plane cannot: the eigenvalues of the Hessian.
+Start with `grid(model, data)`, which evaluates the loss on a plane through the weights, and draw
+the result with `plot_contour`. `line` and `plane` connect several models, `trajectory` shows a
+training run, and `curvature` measures the eigenvalues of the Hessian, which no plane shows.
 """
 
 from landscape._curvature.curvature import curvature

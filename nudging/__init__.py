@@ -1,8 +1,10 @@
 """Functional tests of a credit signal, block by block.
 
-Start with `nudge`: it moves each block's output a little against a credit, such as `backprop()`,
-and says whether the loss falls. `measure` adds the angle with the gradient and the correlation of
-predicted and true changes; `audit` says whether such numbers mean anything in this network.
+A credit gives each block of a network a direction that is meant to point like the gradient of the
+loss. Start with `nudge`: it moves the output of each block a little against a credit, such as
+`backprop()`, and measures whether the loss falls. `measure` adds the angle with the gradient, and
+the correlation of predicted and true changes. `audit` checks whether such numbers mean anything in
+your network.
 """
 
 from nudging._credits.auxiliary import auxiliary

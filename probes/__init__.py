@@ -1,12 +1,13 @@
-"""Auxiliary branches at named layers of any model, gone at inference; losses for early exits.
+"""Auxiliary branches at named layers of any model, active in training only; early exits.
 
-Start with `attach`, which adds branches to named layers and gives a `Probe`: train on the main loss
-plus `probe.loss(y)`, and look at every branch by `probe.measure(y)`, or over a whole dataset by
-`probe.evaluate(data)`. Targets are of samples, tokens or pixels. For a model that may answer
-early, start with `attach_exits`, which trains all its layers through the model's own head, and with
-`exits`, which says what leaving at each layer would save and cost. `generate` decodes text with
-early exits. The `plot_*` functions draw what the others measured. The modules `probes.accelerate`,
-`probes.lightning` and `probes.transformers` bring a probe into those frameworks.
+Start with `attach`, which adds branches to named layers and returns a `Probe`. Train on the main
+loss plus `probe.loss(y)`. To look at every branch, call `probe.measure(y)` for the latest batch or
+`probe.evaluate(data)` for a whole dataset. Targets may belong to samples, tokens or pixels.
+
+For early exits, start with `attach_exits`, which trains layers through the model's own head, or
+with `exits`, which measures what leaving at each layer would save and cost. `generate` decodes text
+with early exits. The `plot_*` functions draw the results. The modules `probes.accelerate`,
+`probes.lightning` and `probes.transformers` connect a probe to these frameworks.
 """
 
 from probes import schedules, weightings

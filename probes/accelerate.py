@@ -25,21 +25,23 @@ def prepare(accelerator: Any, probe: Probe | Exits, optimizer: Any) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    With a trace, `gradients.accelerate.backward(accelerator, trace, main, probe.loss(y))` stands
-    where `accelerator.backward` stood.
+    With a trace, call `gradients.accelerate.backward(accelerator, trace, main, probe.loss(y))`
+    instead of `accelerator.backward`.
 
     Args:
         accelerator: An `accelerate.Accelerator`.
-        probe: Attached to the model that is trained, before or after that was prepared.
-        optimizer: What trains the model, prepared or not.
+        probe: A probe attached to the model that is trained, before or after the model was
+            prepared.
+        optimizer: The optimizer of the model, prepared or not.
 
     Raises:
-        TypeError: If the probe is none.
+        TypeError: If `probe` is not a probe.
         ValueError: If the accelerator does not leave training to torch (DeepSpeed, Megatron).
     """
     if not isinstance(probe, Probe | Exits):
         raise TypeError(
-            f"`probe`: expected what probes.attach or attach_exits gave, got {type(probe).__name__}"
+            "`probe`: expected what probes.attach or attach_exits returned, got "
+            f"{type(probe).__name__}"
         )
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind in ("DEEPSPEED", "MEGATRON_LM"):

@@ -14,10 +14,10 @@ except ModuleNotFoundError as error:
 
 
 class ProbeCallback(Callback):
-    """Trains a probe's branches along with a `LightningModule`, and keeps them in its checkpoints.
+    """Trains a probe's branches with a `LightningModule`, and saves them in its checkpoints.
 
-    The module is given the probe's loss, a plain function, so that the probe does not become a
-    part of it: the weights in its checkpoints are those of the model alone.
+    Pass the module the probe's loss, a plain function, and not the probe, which would become a part
+    of the module. The weights in its checkpoints are then those of the model alone.
 
         class Classifier(LightningModule):
             def __init__(self, model, auxiliary, join=torch.add):
@@ -31,35 +31,37 @@ class ProbeCallback(Callback):
                 main = cross_entropy(self.model(x), y)
                 return self.join(main, self.auxiliary(y))
 
-            def validation_step(self, batch, index): ...  # as ever: in eval mode a probe is gone
-            def configure_optimizers(self): ...  # as ever: the branches are added
+            def validation_step(self, batch, index): ...  # branches do not run here
+            def configure_optimizers(self): ...  # as usual: the branches are added
 
         probe = probes.attach(model, "blocks.*")
         trainer = Trainer(callbacks=[ProbeCallback(probe)])
         trainer.fit(Classifier(model, probe.loss), loader)
 
-    With a trace of the gradients, two arguments more:
+    To record a trace of the gradients as well:
 
         trace = gradients.Trace(model, every=10)
         trainer = Trainer(callbacks=[ProbeCallback(probe), TraceCallback(trace)])
         trainer.fit(Classifier(model, probe.loss, trace.join), loader)
 
-    A training that resumes (`fit(..., ckpt_path=...)`) goes on with the branches of its checkpoint.
-    Amid an epoch it equals one that never stopped if the loader keeps its place in the checkpoint
-    (`state_dict` and `load_state_dict`, as Lightning asks): a plain DataLoader begins anew.
-    A probe that is an attribute of the module instead is one of its parts, and needs no callback:
-    its branches are in `parameters()`, and in the module's own weights.
+    A training that resumes (`fit(..., ckpt_path=...)`) continues with the branches of its
+    checkpoint. If it stopped within an epoch, it equals an uninterrupted training only if the
+    loader saves its position in the checkpoint (`state_dict` and `load_state_dict`, as Lightning
+    asks); a plain DataLoader starts the epoch again.
+
+    If a probe is an attribute of the module, it is one of its parts and needs no callback: its
+    branches are in `parameters()` and in the module's own weights.
 
     Args:
-        probe: Attached to the model that is trained; or exits, whose loss is the whole objective.
-            Its parameters join the first group of the first optimizer, unless the optimizers have
-            them already.
+        probe: A probe attached to the model that is trained; or exits, whose loss is the whole
+            objective. Its parameters join the first group of the first optimizer, unless the
+            optimizers have them already.
     """
 
     def __init__(self, probe: Probe | Exits) -> None:
         if not isinstance(probe, Probe | Exits):
             raise TypeError(
-                "`probe`: expected what probes.attach or attach_exits gave, got "
+                "`probe`: expected what probes.attach or attach_exits returned, got "
                 f"{type(probe).__name__}"
             )
         self.probe = probe

@@ -21,7 +21,7 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 def constant(alpha: float) -> Schedule:
-    """The same strength at every step.
+    """Use the same strength at every step.
 
     Examples:
         >>> constant(0.5)(1000)
@@ -33,12 +33,12 @@ def constant(alpha: float) -> Schedule:
 
 
 def linear(start: float, end: float, *, steps: int) -> Schedule:
-    """From `start` to `end` in a straight line over `steps` losses, then `end`.
+    """Go from `start` to `end` in a straight line over `steps` losses, then stay at `end`.
 
     Args:
         start: The strength of the first loss.
         end: The strength after `steps` losses and later.
-        steps: How many losses the way takes.
+        steps: How many losses the change takes.
 
     Examples:
         >>> [linear(1.0, 0.0, steps=4)(step) for step in (0, 1, 4, 9)]
@@ -50,12 +50,12 @@ def linear(start: float, end: float, *, steps: int) -> Schedule:
 
 
 def cosine(start: float, end: float, *, steps: int) -> Schedule:
-    """From `start` to `end` along half a cosine over `steps` losses, then `end`.
+    """Go from `start` to `end` along half a cosine over `steps` losses, then stay at `end`.
 
     Args:
         start: The strength of the first loss.
         end: The strength after `steps` losses and later.
-        steps: How many losses the way takes.
+        steps: How many losses the change takes.
 
     Examples:
         >>> [round(cosine(1.0, 0.0, steps=4)(step), 3) for step in (0, 1, 2, 4)]
@@ -65,7 +65,7 @@ def cosine(start: float, end: float, *, steps: int) -> Schedule:
 
 
 def step(start: float, end: float, *, steps: int, at: float = 0.5) -> Schedule:
-    """`start` for the first part of `steps` losses, then `end`.
+    """Use `start` for the first part of `steps` losses, then `end`.
 
     Args:
         start: The strength before the jump.
@@ -84,7 +84,7 @@ def step(start: float, end: float, *, steps: int, at: float = 0.5) -> Schedule:
 
 @runtime_checkable
 class Adaptive(Protocol):
-    """A strength per layer, decided anew at each step from the gradients that meet there.
+    """A strength per layer, chosen at each step from the two gradients at that layer.
 
     The gradients are those of the main loss and of a layer's own auxiliary loss with respect to
     that layer's output, over the whole batch. `probe.loss(y, main=...)` supplies them, at the cost
@@ -98,7 +98,7 @@ class Adaptive(Protocol):
 def balance(fraction: float = 0.5) -> Adaptive:
     """Keep the auxiliary gradient at a fraction of the main one, layer by layer.
 
-    alpha = fraction * ||g_main|| / ||g_aux||, so there is no strength to search for.
+    alpha = fraction * ||g_main|| / ||g_aux||, so you need not search for a strength.
 
     Examples:
         >>> one = torch.ones(1)
@@ -109,9 +109,9 @@ def balance(fraction: float = 0.5) -> Adaptive:
 
 
 def gate(alpha: float = 1.0) -> Adaptive:
-    """Let the auxiliary signal pass only at layers where it points along the main one.
+    """Send the auxiliary signal only into layers where it agrees with the main one.
 
-    alpha where the cosine of the two gradients is positive, else 0.
+    The strength is `alpha` where the cosine of the two gradients is positive, else 0.
 
     Examples:
         >>> one = torch.ones(2)

@@ -44,26 +44,26 @@ _FILE_NAME = "probe.pt"
 
 
 class ProbeCallback(TrainerCallback):
-    """Gives a `ProbeTrainer` its probe, and keeps the probe in the checkpoints.
+    """Connects a probe to a `ProbeTrainer`, and saves the probe in the checkpoints.
 
-    `ProbeTrainer` stands where `Trainer` stood:
+    Use `ProbeTrainer` in place of `Trainer`:
 
         probe = probes.attach(model, "*.layer.*")
         trainer = ProbeTrainer(model, args, callbacks=[ProbeCallback(probe)], ...)
         trainer.train()
 
-    With a trace of the gradients, it is two lines:
+    To record a trace of the gradients as well:
 
         trace = gradients.Trace(model, every=10)
         callbacks = [ProbeCallback(probe, join=trace.join), TraceCallback(trace)]
 
     Args:
-        probe: Attached to the model that is trained.
-        join: Maps the main and the auxiliary loss to the loss that is trained on; their sum by
-            default.
-        targets: Maps a batch to the probe's targets. By default these are its `labels`, moved one
-            position ahead for causal language models, as their own loss does. Those of a function
-            are taken at their word.
+        probe: A probe attached to the model that is trained.
+        join: Maps the main and the auxiliary loss to the loss that is trained on; by default their
+            sum.
+        targets: Maps a batch to the probe's targets. By default, these are the batch's `labels`;
+            in a causal language model, the target of a position is the label after it, as in the
+            model's own loss. Targets from a function of yours are never shifted.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ProbeCallback(TrainerCallback):
     ) -> None:
         if not isinstance(probe, Probe):
             raise TypeError(
-                f"`probe`: expected what probes.attach gave, got {type(probe).__name__}"
+                f"`probe`: expected what probes.attach returned, got {type(probe).__name__}"
                 "; the loss of Exits is the whole objective: give it as compute_loss_func"
             )
         self.probe = probe
@@ -164,17 +164,17 @@ class ProbeCallback(TrainerCallback):
 
 
 class ProbeTrainer(Trainer):
-    """A `Trainer` that trains a probe along: with a `ProbeCallback` among its callbacks.
+    """A `Trainer` that also trains a probe; it needs a `ProbeCallback` among its callbacks.
 
-    The auxiliary loss is added while the model trains; evaluation and prediction are `Trainer`'s
-    own. With gradient accumulation the auxiliary loss is weighted as the main one is. Branches
-    join the optimizer's first group (that with weight decay), and a resumed training goes on
-    from the checkpoint's branches (`load_best_model_at_end` loads the model alone). What `Trainer`
+    The auxiliary loss is added in training only; evaluation and prediction are those of `Trainer`.
+    With gradient accumulation, the auxiliary loss is weighted like the main one. Branches join the
+    optimizer's first group (the one with weight decay). A resumed training continues with the
+    branches of the checkpoint, but `load_best_model_at_end` loads the model alone. What `Trainer`
     logs as `loss` is the sum; `auxiliary_loss`, the mean over the micro-batches since the last log,
-    is logged beside it.
+    is logged as well.
 
-    For another trainer it is a mix-in, `class MyTrainer(ProbeTrainer, OtherTrainer)`, if that one
-    calls `compute_loss`.
+    To use it with another trainer that calls `compute_loss`, derive from both:
+    `class MyTrainer(ProbeTrainer, OtherTrainer)`.
     """
 
     # Whether the main loss is divided by the items of the whole update; None until it is known.

@@ -1,6 +1,6 @@
-"""How much each exit's loss counts: one weight per layer, the last being the model's own output.
+"""How much each exit's loss counts: one weight per layer, the last for the model's own output.
 
-Any function `f(layers, step)` that gives as many weights as there are layers is a weighting.
+A weighting is any function `f(layers, step)` that returns one weight per layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ def standard(layers: int, step: int = 0) -> tuple[float, ...]:
 
 
 def deep_supervision(layers: int, step: int = 0) -> tuple[float, ...]:
-    """The same weight for all layers, together 1.
+    """The same weight for all layers, with sum 1.
 
     Examples:
         >>> deep_supervision(4)
@@ -53,7 +53,7 @@ def auxiliary(layers: int, step: int = 0) -> tuple[float, ...]:
 
 
 def asymmetric(alpha: float | Schedule) -> "Asymmetric":
-    """`alpha` for the first layer, `1 - alpha` for the last, nothing between.
+    """`alpha` for the first layer, `1 - alpha` for the last, 0 for the others.
 
     Args:
         alpha: A number from 0 to 1, or a schedule of such numbers; see `probes.schedules`.
@@ -68,9 +68,9 @@ def asymmetric(alpha: float | Schedule) -> "Asymmetric":
 
 
 def asymmetric_l2(alpha: float | Schedule) -> "Asymmetric":
-    """`alpha` for the first layer, `1 - alpha` for the last, 1 for every layer between.
+    """`alpha` for the first layer, `1 - alpha` for the last, 1 for every layer between them.
 
-    In a model of three layers the one between is the second, hence the name.
+    The name comes from models of three layers, where the layer between is the second.
 
     Args:
         alpha: A number from 0 to 1, or a schedule of such numbers; see `probes.schedules`.
@@ -87,7 +87,7 @@ class Asymmetric:  # a class, not a closure: it is pickled with the exits that u
     """What `asymmetric` and `asymmetric_l2` make."""
 
     alpha: float | Schedule
-    between: float
+    weight_between: float
 
     def __post_init__(self) -> None:
         # Tried once, so that an alpha out of range is refused before training.
@@ -99,11 +99,11 @@ class Asymmetric:  # a class, not a closure: it is pickled with the exits that u
             raise ValueError(f"`weights`: asymmetric weights need 2 layers or more, got {layers}")
 
         alpha = self._alpha_at(step)
-        weights_between = [self.between] * (layers - 2)
+        weights_between = [self.weight_between] * (layers - 2)
         return (alpha, *weights_between, 1.0 - alpha)
 
     def __repr__(self) -> str:
-        name = "asymmetric_l2" if self.between else "asymmetric"
+        name = "asymmetric_l2" if self.weight_between else "asymmetric"
         return f"{name}({self.alpha!r})"
 
     def _alpha_at(self, step: int) -> float:

@@ -1,9 +1,13 @@
-"""The ground floor of the toolkit: what all five instruments share.
+"""What all five instruments share, and the calls that combine them.
 
-Start with `find_layers`, which turns patterns such as `"blocks.*"` into modules, and with `take`,
-which turns data of any kind into fixed batches. The instruments themselves are the packages
-`probes`, `landscape`, `gradients`, `attention` and `nudging`. Where a file or distribution of yours
-has such a name, `from resonance_toolkit import attention` gives ours, or says what is in the way.
+To measure, start with `examine`, which applies every instrument to a model, `page`, which writes a
+report, and `Monitor`, which measures while a model trains. To write a verb, start with
+`find_layers`, which turns patterns such as `"blocks.*"` into modules, and `take`, which turns data
+of any kind into fixed batches.
+
+The instruments are the packages `probes`, `landscape`, `gradients`, `attention` and `nudging`. If a
+file or an installed package of yours has one of these names, `from resonance_toolkit import
+attention` gives ours, or an error that names the other one.
 """
 
 from importlib import import_module as _import_module
@@ -66,8 +70,10 @@ from resonance_toolkit._base.drawing import (
     write_figure_title,
     write_title,
 )
+from resonance_toolkit._base.errors import NotApplicableError, missing_extra
 from resonance_toolkit._base.facts import (
     CLASS_TOKEN_NAMES,
+    count_arguments,
     count_samples,
     dtype_name,
     first_tensor,
@@ -108,7 +114,6 @@ from resonance_toolkit._base.losses.per_sample import (
     logits_of,
     without_mean,
 )
-from resonance_toolkit._base.missing_extra import missing_extra
 from resonance_toolkit._base.preserving import (
     evaluating,
     preserving,
@@ -140,6 +145,7 @@ from resonance_toolkit._base.undamaged import (
 _FRONT_DOOR: dict[str, str] = {
     "Monitor": "resonance_toolkit._front.monitor.monitor",
     "examine": "resonance_toolkit._front.examine.examine",
+    "from_command": "resonance_toolkit._front.command.from_command",
     "page": "resonance_toolkit._front.page.page",
     "read_monitor": "resonance_toolkit._front.monitor.read_monitor",
 }
@@ -148,6 +154,7 @@ __all__ = [
     "__version__",
     # Models and their layers
     "CLASS_TOKEN_NAMES",
+    "count_arguments",
     "count_samples",
     "dtype_name",
     "first_tensor",
@@ -177,6 +184,7 @@ __all__ = [
     "DefaultLoss",
     "FailedLossError",
     "FailedPassError",
+    "NotApplicableError",
     "align_classes",
     "align_predictions",
     "call_loss",

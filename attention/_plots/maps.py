@@ -16,7 +16,7 @@ def plot_maps(
     axes: NDArray[Any] | None = None,
     **style: Any,
 ) -> NDArray[Any]:
-    """Lay the attention of one sample over its image, one panel for each layer and row.
+    """Draw the attention of one sample over its image, one panel for each layer and row.
 
     Weights are averaged over heads, and share one colour scale.
 
@@ -94,7 +94,8 @@ def _draw_panel(
     settings: dict[str, Any],
 ) -> Any:
     """Draw the weights of one layer, over the image if there is one."""
-    height, width = grid.height, grid.width
+    height = grid.height
+    width = grid.width
     patches = weights[grid.first_key : grid.first_key + height * width].reshape(height, width)
 
     # Drawn in the image's own coordinates, whatever the size of a patch.
@@ -156,6 +157,7 @@ def _pick_image(images: ArrayLike, sample: int) -> NDArray[Any]:
 
 def _stretch_contrast(image: NDArray[Any]) -> NDArray[Any]:
     """Return an image `(channel, height, width)` from 0 to 1, as `imshow` has it."""
-    low, high = image.min(), image.max()
+    low = image.min()
+    high = image.max()
     stretched = (image - low) / (high - low if high > low else 1)
     return np.asarray(stretched[0] if len(image) == 1 else stretched.transpose(1, 2, 0))

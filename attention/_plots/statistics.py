@@ -14,7 +14,7 @@ from resonance_toolkit import (
     write_figure_title,
 )
 
-_CYCLE = 10  # colours, which the eleventh curve would begin anew
+_CYCLE = 10  # colours, which the eleventh curve would begin again
 
 
 def plot_statistics(
@@ -86,8 +86,9 @@ def plot_statistics(
         ax.set_xlabel(str(statistics[x].attrs.get("long_name", x)))
 
     if hue is not None:
-        beside = axes.flat[min(len(names), axes.shape[-1]) - 1]  # the last panel of the first row
-        _add_legend(beside, lines, statistics[hue], is_own_figure=is_own_figure)
+        # The last panel of the first row has room beside it.
+        legend_ax = axes.flat[min(len(names), axes.shape[-1]) - 1]
+        _add_legend(legend_ax, lines, statistics[hue], is_own_figure=is_own_figure)
     if x == "layer":
         for ax in axes.flat[: len(names)]:
             label_places(ax, [str(layer) for layer in statistics["layer"].values])
@@ -118,8 +119,8 @@ def _check_variables(statistics: xr.Dataset, names: Sequence[str], dims: list[st
             available = ", ".join(map(str, statistics.data_vars))
             raise ValueError(f"`names`: expected some of {available}; got {name!r}")
 
-        missing = [dim for dim in dims if dim not in statistics[name].dims]
-        if missing:
+        missing_dims = [dim for dim in dims if dim not in statistics[name].dims]
+        if missing_dims:
             available = ", ".join(map(str, statistics[name].dims)) or "none"
             raise ValueError(
                 f"`x` and `hue`: expected dimensions of {name!r}, {available}; got {dims}"

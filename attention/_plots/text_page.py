@@ -141,16 +141,18 @@ def html_text(
     sample: int = 0,
     title: str = "Where each token looks",
 ) -> str:
-    """A web page with a text whose tokens show where they look, in one string that loads nothing.
+    """Make a web page of a text that shows where its tokens look; one string that loads nothing
+    else.
 
-    Point at a token, or tap it, and the tokens that it looks at are coloured: the strongest of them
-    in full colour. A click holds a token, arrow keys go on to the next; layer and head can be
-    chosen. Without scripts the page still has the text, and a table of where each token looks most.
+    Point at a token, or tap it, to colour the tokens that it looks at, the strongest one in full
+    colour. A click holds a token, and arrow keys move to the next. Layer and head can be
+    chosen. Without scripts, the page still has the text, and a table of where each token looks
+    most.
 
     Args:
         maps: From `attention.capture(..., queries="all", maps=True)`; with `keys="all"` if the
             model has tokens before the text, such as a class token.
-        tokens: What is written: one string for each token. They are text, whatever they hold.
+        tokens: The text, one string for each token. Markup in it is shown as plain text.
         sample: Which sample.
         title: Above the text.
 

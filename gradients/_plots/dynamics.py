@@ -23,7 +23,7 @@ def plot_dynamics(
     Args:
         traces: By label, such as "plain" and "asymmetric", each as made by `Trace`, with one loss
             or two, at the parameter level.
-        title: A text, or True for what the attributes of the first trace say.
+        title: A text, or True for one made from the attributes of the first trace.
         axes: Two of them, for losses and norms; a new figure by default.
         style: Passed on to `Axes.plot`.
 

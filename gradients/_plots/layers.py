@@ -21,13 +21,13 @@ def plot_layers(
 
     Args:
         trace: With `cosine (step, layer)`; `regroup` it first if it has very many layers.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure, as high as there are layers, by default.
         style: Passed on to `Axes.pcolormesh`.
 
     Raises:
         ValueError: If the trace has other dimensions, or no step.
-        TypeError: If it is no Dataset.
+        TypeError: If it is not a Dataset.
     """
     check_recorded(trace)
     cosine = trace["cosine"]
@@ -64,6 +64,8 @@ def _edges_around(middles: NDArray[np.float64]) -> NDArray[np.float64]:
     """Give the edges of cells that meet half-way between their middles."""
     if len(middles) == 1:
         return np.array([middles[0] - 0.5, middles[0] + 0.5])
-    between = (middles[1:] + middles[:-1]) / 2
-    first, last = 2 * middles[0] - between[0], 2 * middles[-1] - between[-1]
-    return np.concatenate([[first], between, [last]])
+
+    inner_edges = (middles[1:] + middles[:-1]) / 2
+    first_edge = 2 * middles[0] - inner_edges[0]
+    last_edge = 2 * middles[-1] - inner_edges[-1]
+    return np.concatenate([[first_edge], inner_edges, [last_edge]])

@@ -40,15 +40,15 @@ def plot_noise(
 ) -> Axes:
     """Draw how far gradients vary from batch to batch, layer by layer, with intervals.
 
-    The first layer is on top; the row above it is all layers together. A noise scale has one colour
-    for each loss, and a triangle where it is infinite: the gradient drowns in the noise, and only
-    the lower end of the interval is known.
+    The first layer is at the top, below a row for all layers together. A noise scale has one colour
+    for each loss. A triangle marks an infinite one: the gradient cannot be distinguished from
+    noise, and only the lower end of the interval is known.
 
     Args:
         noise: Of `gradients.noise` or `gradients.noise_scale`.
         variable: `"mean"` or `"variance"` of the cosine, or `"noise_scale"`; by default `"mean"`
             if it is there.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure, as high as there are layers, by default.
         style: For `Axes.errorbar`.
 
@@ -73,6 +73,7 @@ def plot_noise(
 
     if name == "noise_scale":
         ax.set_xscale("log")
+        _write_numbers_out(ax)
     else:
         ax.axvline(0, color="black", linewidth=0.8, zorder=1)
     ax.axhline(0.5, color="0.6", linewidth=0.8)  # between the whole and its parts
@@ -140,6 +141,16 @@ def _draw_rows(
         ax.hlines(places[is_infinite], ends, edge, color=color, linewidth=1.2)
         where = np.full(int(is_infinite.sum()), edge)
         ax.scatter(where, places[is_infinite], s=28, marker=">", color=color)
+
+
+def _write_numbers_out(ax: Axes) -> None:
+    """Label a few round numbers of a logarithmic axis, as 20 and not as 2 x 10^1."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
+    ax.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _describe(noise: xr.Dataset, name: str) -> str:

@@ -26,14 +26,15 @@ def plot_objectives(
 ) -> Axes:
     """Draw the cosines between the gradients of several losses as a matrix.
 
-    Blue losses pull the weights the same way, red ones against each other. The colours run from -1
-    to 1, so that two figures can be compared. Means over steps (batches, seeds) are written with
-    their standard deviation below; a cell is grey, and empty, where two losses share no parameter.
+    Blue means that two losses pull the weights the same way, red that they oppose each other. The
+    colours run from -1 to 1, so that figures can be compared. Each cell has the mean over steps
+    (batches, seeds), with the standard deviation below. A cell is grey and empty if two losses
+    share no parameter.
 
     Args:
         agreement: Of `compare`, or of `Trace` or `noise`, for two losses or more.
         layer: Of which layer; by default of all shared parameters together.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: For `Axes.pcolormesh`.
 

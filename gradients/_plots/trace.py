@@ -24,15 +24,15 @@ def plot_trace(
     Args:
         trace: With `cosine_total (step)`; one curve per entry of one further dimension, such as
             the architecture.
-        smooth: Sampled steps to average over, around each; what was measured stays behind, pale.
-        title: A text, or True for what the attributes say.
+        smooth: Number of sampled steps to average over; the raw values are drawn pale behind.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 
     Raises:
         ValueError: If the trace has more than one further dimension, or no step, or `smooth` is
             below 1.
-        TypeError: If it is no Dataset.
+        TypeError: If it is not a Dataset.
     """
     check_recorded(trace)
     smooth = check_whole("smooth", smooth)

@@ -169,13 +169,13 @@ class ActivationRecorder:
         return node.register_prehook(multiply)
 
     def _check_all_heard(self, indices: set[int]) -> None:
-        missing = [name for index, name in enumerate(self.layers) if index not in indices]
-        if missing:
+        silent_layers = [name for index, name in enumerate(self.layers) if index not in indices]
+        if silent_layers:
             raise UnreadableUpdateError(
-                f"`layers`: the main loss was not seen to come through {', '.join(missing)} in "
-                "this forward pass; nor is anything after `close`, or by a copy of the trace. "
-                "Inside a compiled model layers are invisible: use level='parameter', or "
-                "torch.compiler.set_stance('force_eager')"
+                "`layers`: no gradient of the main loss was seen at "
+                f"{', '.join(silent_layers)} in this forward pass. Did the layer run? A trace sees "
+                "nothing after `close`, nor does a copy of it. Inside a compiled model layers are "
+                "invisible: use level='parameter', or torch.compiler.set_stance('force_eager')"
             )
 
     def _check_separable(self, step: Step, main_nodes: set[Any], layer: str) -> None:

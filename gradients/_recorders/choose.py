@@ -35,8 +35,8 @@ def choose_recorder(
     if noise and (layers is not None or uses_fully_shard(model)):
         place = "level='activation'" if layers is not None else "a `fully_shard` model"
         raise ValueError(
-            "`noise`: expected False where the gradients of micro-batches by themselves are not "
-            f"at hand, got True with {place}; use level='parameter' and whole parameters"
+            f"`noise`: expected False with {place}, where the gradients of single micro-batches "
+            "are not available, got True; use level='parameter' and whole parameters"
         )
 
     if layers is None and uses_fully_shard(model):

@@ -29,7 +29,7 @@ def check_not_tensor_parallel(model: nn.Module) -> None:
     if is_sharded(model) and not uses_fully_shard(model):
         raise ValueError(
             "`model`: expected whole parameters, or `fully_shard` over all of them; got DTensors "
-            "without it (tensor parallel), of whose gradients each process has a part only"
+            "without it (tensor parallel), where each process has only a part of the gradients"
         )
 
 
@@ -45,8 +45,8 @@ def find_sharding_group(parameters: Iterable[Tensor]) -> dist.ProcessGroup:
         if not is_dtensor(parameter) or not _is_split_once(parameter):
             raise ValueError(
                 "`model`: expected `fully_shard` over all parameters on one one-dimensional mesh, "
-                f"got a parameter of shape {tuple(parameter.shape)} that is not sharded so. "
-                "(Between a forward and its backward pass none is: make the trace before)"
+                f"got a parameter of shape {tuple(parameter.shape)} that is not sharded like that "
+                "(between a forward and its backward pass no parameter is: make the trace before)"
             )
         meshes.add(parameter.device_mesh)
 

@@ -76,13 +76,13 @@ def stack_losses(losses: Sequence[Tensor]) -> Tensor:
 
 
 def _upper_triangle(vectors: list[Tensor | None], first_is_sum: bool) -> Tensor:
-    # No operation more than it takes: amid a backward pass, most of the time of each is its start.
+    # No operation more than it takes: in a backward pass, most of the time of each is its start.
     wide_vectors = [
         None if vector is None else vector.to(widest_float(vector.device)) for vector in vectors
     ]
     if first_is_sum and wide_vectors[0] is not None:
-        for other in wide_vectors[1:]:
-            wide_vectors[0] = wide_vectors[0] if other is None else wide_vectors[0] - other
+        for auxiliary in wide_vectors[1:]:
+            wide_vectors[0] = wide_vectors[0] if auxiliary is None else wide_vectors[0] - auxiliary
 
     template = next(vector for vector in wide_vectors if vector is not None)
     pairs = combinations_with_replacement(wide_vectors, 2)

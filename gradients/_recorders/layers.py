@@ -66,19 +66,20 @@ def parameters_by_layer(model: nn.Module) -> ParametersByLayer:
     return ParametersByLayer(parameters, layers, owners)
 
 
-def current_parameters(model: nn.Module, before: ParametersByLayer) -> ParametersByLayer:
-    """Return the parameters that a model has now in the places where it had those `before`.
+def current_parameters(model: nn.Module, earlier: ParametersByLayer) -> ParametersByLayer:
+    """Return the parameters that a model has now in the places where it had `earlier` ones.
 
     Raises:
         ValueError: If there are more or fewer, or of other shapes.
     """
-    if {id(p) for p in model.parameters()} == {id(p) for p in before.parameters}:
-        return before
+    if {id(p) for p in model.parameters()} == {id(p) for p in earlier.parameters}:
+        return earlier
 
-    now = parameters_by_layer(model)
-    old_shapes, new_shapes = before.named_shapes(), now.named_shapes()
+    current = parameters_by_layer(model)
+    old_shapes = earlier.named_shapes()
+    new_shapes = current.named_shapes()
     if new_shapes == old_shapes:
-        return now
+        return current
 
     changed_layers = [
         layer_label(layer)

@@ -48,7 +48,7 @@ def settle_group(recorder: Recorder, model: nn.Module, group: object) -> None:
         return
 
     if uses_fully_shard(model):
-        raise ValueError("`model`: sharded since; expected `fully_shard` before the trace")
+        raise ValueError("`model`: expected `fully_shard` before the trace is made, not after it")
     recorder.group = find_group(model, group)
 
 

@@ -1,7 +1,7 @@
 """Cross-entropy over many classes, differentiable twice, a few rows at a time.
 
 With `p = softmax(z)` and the target `t`, the loss of a row is `logsumexp(z) - z[t]`, its slope
-`p - e_t`, and the slope of that along `u` is `p * u - p (p . u)`. All of them are made anew, in
+`p - e_t`, and the slope of that along `u` is `p * u - p (p . u)`. All of them are recomputed, in
 chunks of rows, from the logits. Of a vocabulary of 50,000 torch's own keeps several more tensors as
 large as the logits for the second derivative.
 """

@@ -35,6 +35,9 @@ from resonance_toolkit import (
 Basis = Literal["device", "host"]
 EigenvalueEnds = Literal["both", "largest"]
 
+# Error of products, relative to the norm of the matrix, from which a user should be told.
+_LARGE_ERROR = 0.05
+
 _LONG_NAMES = {
     "largest": "largest eigenvalues",
     "largest_residual": "residual norms of the largest eigenvalues",
@@ -68,63 +71,71 @@ def curvature(
 ) -> xr.Dataset:
     """Measure the curvature of the loss at the weights: eigenvalues, trace, spectral density.
 
-    Lanczos' method with full reorthogonalisation and thick restarts on matrix-vector products, in
-    eval mode, with the attention kernel that can be differentiated twice. Parameters that the loss
-    does not reach count as directions without curvature. With `L` the mean loss, `f` the outputs
-    and `w` the parameters, the Hessian is `d^2 L / dw^2` and the Gauss-Newton matrix
-    `J' (d^2 L / df^2) J`, `J = df / dw`.
+    The method is Lanczos with full reorthogonalisation and thick restarts. It needs only products
+    of the matrix with vectors, computed in eval mode with the attention kernel that can be
+    differentiated twice. Parameters that the loss does not reach count as directions without
+    curvature. If `L` is the mean loss, `f` the outputs and `w` the parameters, the Hessian is
+    `d^2 L / dw^2`, and the Gauss-Newton matrix is `J' (d^2 L / df^2) J` with `J = df / dw`.
 
-    With a model in `DistributedDataParallel`, each process passes data of its own, and all get the
-    curvature of the mean over all of them.
+    With a model in `DistributedDataParallel`, each process passes data of its own, and all
+    processes get the curvature of the mean loss over all data.
 
     Args:
         model: Any module; left as it was found.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
-            A DataLoader with `samples=None` is streamed: passed over for each product and never
-            held, but for its targets, once. None where `matrix` is an operator.
-        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
-            ask for, such as cross-entropy of classes.
-        matrix: `"hessian"`, `"gauss-newton"`, or any symmetric operator over the parameters, one
-            after another: an object that takes flat vectors by `@` (those of curvlinops, scipy's
-            `LinearOperator`), or a function of a flat tensor.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+            A DataLoader with `samples=None` is streamed: it is read again for each product, and
+            only its targets are kept. None if `matrix` is an operator.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default the loss
+            that the targets ask for, such as cross-entropy.
+        matrix: `"hessian"`, `"gauss-newton"`, or any symmetric operator on the flattened and
+            concatenated parameters: an object that multiplies flat vectors by `@` (from
+            curvlinops, or scipy's `LinearOperator`), or a function of a flat tensor.
         k: Eigenvalues at each end of the spectrum.
-        ends: `"largest"` stops as soon as the largest are known, after far fewer products; the
-            smallest are NaN then.
+        ends: `"both"` ends of the spectrum. `"largest"` stops as soon as the largest eigenvalues
+            are known, after far fewer products; the smallest are then NaN.
         by: `"layer"` measures, instead of the whole matrix, the diagonal block of each module that
-            owns parameters; names or patterns of modules, the block of each of these, with all
-            that is inside. All blocks share the passes over the data.
+            owns parameters. Names or patterns of modules measure the block of each of these,
+            including their submodules. All blocks share the passes over the data.
         over: Names or patterns of the parameters; all trained ones by default.
-        samples: How many samples to draw, if there are so many; None takes all.
-        seed: Decides samples and start vectors.
-        tolerance: Error allowed in eigenvalues: relative in the largest, relative to the norm of
-            the matrix in the smallest.
-        max_products: Products allowed for eigenvalues; what has not converged by then is given
-            with its residual.
-        trace_tolerance: Standard error of the trace, relative to it, at which probing stops.
-        trace_probes: Products allowed for the trace; 0 leaves it out (NaN).
-        density_runs: Start vectors of the density; 0 leaves it out (NaN).
-        density_steps: Lanczos steps from each.
+        samples: How many samples to draw, at most; None takes all.
+        seed: Determines samples and start vectors.
+        tolerance: Allowed error of eigenvalues: relative to the eigenvalue for the largest,
+            relative to the norm of the matrix for the smallest.
+        max_products: Largest number of products for eigenvalues. An eigenvalue that has not
+            converged by then is returned with its residual.
+        trace_tolerance: Sampling of the trace stops when its standard error, relative to it, is
+            this small.
+        trace_probes: Largest number of products for the trace; 0 leaves it out (NaN).
+        density_runs: Number of start vectors for the density; 0 leaves it out (NaN).
+        density_steps: Lanczos steps from each start vector.
         product: `"exact"` differentiates twice. `"finite difference"` takes two gradients for each
-            product, for kernels and compiled code without second derivatives; products are then
-            known to the relative error in the attributes, and cost two gradients each.
+            product; use it for kernels and compiled code that have no second derivatives. The
+            attribute `product_error` gives the error of such products, relative to the norm of the
+            matrix, and residuals are those against products with another step. Where gradients
+            jump, as behind a ReLU, the error is large in single precision; a warning says so.
         memory: Bytes that retained graphs and the vectors of the basis may take. Beyond it, graphs
-            are made anew for each product, and the basis is restarted at `2 k + 10` vectors.
-        basis: `"host"` keeps the vectors of the basis in main memory, and the arithmetic on them
-            there, which a model on an accelerator has more of.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
+            are rebuilt for each product, and the basis is restarted at `2 k + 10` vectors.
+        basis: `"host"` keeps the vectors of the basis, and computes with them, in main memory,
+            which is usually larger than that of an accelerator.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
 
     Returns:
-        Dataset with `largest (rank)` and `smallest (rank)`, outermost first (a multiple eigenvalue
-        may be found once only), `largest_residual` and `smallest_residual`, the norms
-        `||A v - value v||`, no smaller than the rounding of a product; `trace` and
-        `trace_se`; `density (eigenvalue)`, which integrates to 1. With `by` all of them, but for
-        the coordinates, have `layer` as their first dimension. Attributes count the products.
+        Dataset with
+
+        - `largest (rank)` and `smallest (rank)`, the outermost first (a multiple eigenvalue may
+          appear only once), and their residuals `largest_residual` and `smallest_residual`, the
+          norms `||A v - value v||`, which are never below the rounding error of a product;
+        - `trace` and its standard error `trace_se`;
+        - `density (eigenvalue)`, which integrates to 1.
+
+        With `by`, each variable has `layer` as its first dimension. Attributes count the products.
 
     Raises:
         ValueError: If an argument does not fit, or data change between passes.
-        TypeError: If an operator gives no vectors.
+        TypeError: If an operator does not return vectors.
 
     Examples:
         >>> import torch
@@ -191,9 +202,17 @@ def curvature(
         spectrum = measure_spectrum(matrix_product, list(blocks.values()), templates, effort)
 
     if not np.isfinite(spectrum.columns["largest"][:, 0]).all():
+        cause = "`matrix`" if is_operator(matrix) else "`data` or weights"
         warnings.warn(
-            "the curvature is not finite at the weights, so that all of it is NaN: `data` or "
-            "weights may hold NaN or infinity",
+            "the curvature is not finite at the weights, so that all of it is NaN: "
+            f"{cause} may hold NaN or infinity",
+            stacklevel=2,
+        )
+    elif matrix_product.error > _LARGE_ERROR:
+        warnings.warn(
+            f"finite differences know products only to {matrix_product.error:.2g} of the norm of "
+            "the matrix: kinks (such as ReLU's) or rounding are larger than the curvature; take "
+            "product='exact', or model.double()",
             stacklevel=2,
         )
 

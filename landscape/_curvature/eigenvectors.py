@@ -26,24 +26,26 @@ def eigenvectors(
     memory: float = 2**31,
     batch_size: int | None = None,
 ) -> list[Params]:
-    """The eigenvectors of the `k` largest eigenvalues, as directions by parameter name.
+    """Compute the eigenvectors of the `k` largest eigenvalues, as directions by parameter name.
 
     Args:
         model: Any module; left as it was found.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
-        k: How many.
-        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
-            ask for, such as cross-entropy of classes.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+        k: How many eigenvectors.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default the loss
+            that the targets ask for, such as cross-entropy.
         matrix: `"hessian"` or `"gauss-newton"`; see `curvature`.
         over: Names or patterns of the parameters; all trained ones by default.
-        samples: How many samples to draw, if there are so many; None takes all.
-        seed: Decides samples and start vectors.
-        tolerance: Error allowed in each eigenvalue, relative to it.
-        max_products: Products allowed; what has not converged by then is given as it is.
+        samples: How many samples to draw, at most; None takes all.
+        seed: Determines samples and start vectors.
+        tolerance: Allowed error of each eigenvalue, relative to it.
+        max_products: Largest number of products. A vector that has not converged by then is
+            returned as it is.
         memory: Bytes that retained graphs and basis vectors may take; see `curvature`.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
 
     Returns:
         Unit vectors, largest eigenvalue first, each with the sum of its numbers positive.

@@ -130,6 +130,26 @@ def search_extremes(template: Tensor, k: int, effort: Effort, *, both_ends: bool
     return search_ends(_gaussian(template, effort.seed), ends)
 
 
+def residuals_by_control(
+    ritz: Ritz, k: int, *, both_ends: bool
+) -> Generator[Tensor, Tensor, Array]:
+    """Residuals, those of the outermost `k` values no smaller than other products show."""
+    residuals = ritz.residuals.copy()
+    if not np.isfinite(ritz.values).all():
+        return residuals
+
+    n_values = len(residuals)
+    highest = range(max(n_values - k, 0), n_values)
+    lowest = range(min(k, n_values) if both_ends else 0)
+    for index in sorted({*lowest, *highest}):
+        vector = ritz.vector(index)
+        vector /= vector.norm()
+        image = yield vector
+        residual = (image - float(ritz.values[index]) * vector).norm().item()
+        residuals[index] = max(residuals[index], residual)
+    return residuals
+
+
 def extreme_pair(matrix: CurvatureMatrix, tolerance: float, max_products: int, seed: int) -> Ritz:
     """The largest and the smallest eigenvalue of a matrix."""
     return _search_whole(matrix, 1, tolerance, max_products, seed, both_ends=True)
@@ -144,8 +164,8 @@ def top_vectors(
 
     if len(ritz.values) < k:
         raise ValueError(
-            f"`max_products`: {len(ritz.values)} products of {ritz.basis.dimension} numbers "
-            f"give no {k} eigenvectors"
+            f"`max_products`: expected enough products for {k} eigenvectors, got "
+            f"{len(ritz.values)} with {ritz.basis.dimension} numbers"
         )
 
     # An eigenvector comes with either sign: the sum of its numbers is made positive.
@@ -219,7 +239,8 @@ def estimate_quadrature(
         window: Vectors to keep at a time.
         seed: Decides the start vectors.
     """
-    nodes, weights = [np.empty(0)], [np.empty(0)]
+    nodes = [np.empty(0)]
+    weights = [np.empty(0)]
     for run in range(runs):
         # Seeds other than those of eigenvalues and trace.
         start = _random_signs(template, seed + 2 + run)

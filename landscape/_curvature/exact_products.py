@@ -119,11 +119,13 @@ def _differentiate_by_outputs(
         create_graph=True,
         allow_unused=True,
     )
-    read = [(i, slope) for i, slope in zip(candidates, slopes, strict=True) if slope is not None]
+
+    # The loss reads some of the outputs; the others have no slope.
+    pairs = [(i, slope) for i, slope in zip(candidates, slopes, strict=True) if slope is not None]
     return (
-        [leaves[i] for i, _ in read],
-        [free_leaves[i] for i, _ in read],
-        [slope for _, slope in read],
+        [leaves[i] for i, _ in pairs],
+        [free_leaves[i] for i, _ in pairs],
+        [slope for _, slope in pairs],
     )
 
 

@@ -4,11 +4,14 @@
 
 Its error has two parts: that of the third derivative grows as `h^2`, that of rounding as `eps / h`.
 Which step balances them depends on the loss; it is found by trying a few around `eps^(1/3) |w|`.
+A third part comes from kinks: a ReLU between both points adds the jump of the gradient over `2 h`.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +21,16 @@ from landscape._evaluation.displace import restoring
 # Steps to try, as multiples of `eps^(1/3)` of the length of the weights.
 _TRIAL_STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)
 
+# What two products are compared by: one takes a step so much longer than the other.
+_STEP_RATIO = 4.0
+
+# Vectors are unlike: what a few of them show, some times that holds for most.
+_SAFETY = 3.0
+
+# Steps are tried along a random vector, and along as many of its powers, which turn to where the
+# matrix is largest.
+_N_POWERS = 2
+
 # Seeds the vector along which steps are tried. Any number will do.
 _TRIAL_SEED = 0x51EE
 
@@ -26,8 +39,9 @@ class FiniteDifferences:
     """Multiplies by the Hessian of the batches of this process, with a step of its own choice.
 
     Attributes:
-        error: Relative difference between the products of the chosen step and of one four times
-            as long, along a random vector: what products are known to.
+        error: What products with unit vectors are known to, relative to the norm of the matrix: by
+            how much those of the chosen step and of one four times as long differ, along a random
+            vector and its powers.
     """
 
     def __init__(self, matrix: CurvatureMatrix) -> None:
@@ -39,6 +53,10 @@ class FiniteDifferences:
     def multiply(self, block: Block, vector: Sequence[Tensor]) -> list[Tensor]:
         """The product of a block with a vector that has a tensor for each of its parameters."""
         return self._difference(block, vector, self._relative_step)
+
+    def multiply_otherwise(self, block: Block, vector: Sequence[Tensor]) -> list[Tensor]:
+        """The same product with another step: where they differ, neither is known."""
+        return self._difference(block, vector, _STEP_RATIO * self._relative_step)
 
     def _difference(
         self, block: Block, vector: Sequence[Tensor], relative_step: float
@@ -69,7 +87,7 @@ class FiniteDifferences:
         return sum_of_slopes(self._matrix, list(params))
 
     def _choose_step(self) -> tuple[float, float]:
-        """Take the step whose product differs least from that of the next longer one."""
+        """Take the step whose products differ least from those of the next longer one."""
         block = range(len(self._params))
         generator = torch.Generator().manual_seed(_TRIAL_SEED)
         vector = [
@@ -78,17 +96,28 @@ class FiniteDifferences:
         ]
 
         steps = [factor * self._scale for factor in _TRIAL_STEPS]
-        products = [self._difference(block, vector, step) for step in steps]
-        errors = [_relative_difference(*pair) for pair in pairwise(products)]
+        differences = np.zeros(len(steps) - 1)
+        matrix_norm = 0.0
+        for _ in range(1 + _N_POWERS):
+            length = _length(vector)
+            if not length or not math.isfinite(length):
+                break
 
-        best = min(range(len(errors)), key=errors.__getitem__)
-        return steps[best], errors[best]
+            products = [self._difference(block, vector, step) for step in steps]
+            distances = [_distance(*pair) / length for pair in pairwise(products)]
+            differences = np.maximum(differences, distances)
+
+            # Errors make products longer: the shortest tells most of the norm of the matrix.
+            matrix_norm = max(matrix_norm, min(map(_length, products)) / length)
+            vector = products[int(differences.argmin())]
+
+        best = int(differences.argmin())
+        error = _SAFETY * float(differences[best]) / matrix_norm if matrix_norm else 0.0
+        return steps[best], error
 
 
-def _relative_difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    length = _length(a)
-    difference = _length([x - y for x, y in zip(a, b, strict=True)])
-    return difference / length if length else 0.0
+def _distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    return _length([x - y for x, y in zip(a, b, strict=True)])
 
 
 def _length(tensors: Sequence[Tensor]) -> float:

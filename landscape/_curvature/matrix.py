@@ -49,7 +49,7 @@ class CurvatureMatrix:
     Attributes:
         model: Called as its inputs ask for.
         params: The parameters, by name.
-        batches: Pairs of inputs and targets, iterated anew for each product if need be.
+        batches: Pairs of inputs and targets, iterated again for each product if necessary.
         objective: The loss.
         kind: Which matrix.
         n_samples: In all batches, of all processes.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape._curvature.products import MatrixProduct, Wanted
+from landscape._curvature.products import BlockVectors, MatrixProduct
 from landscape._curvature.setup import start_vector
 from landscape._directions.parameters import Params
 
@@ -42,7 +42,7 @@ def operator_product(operator: Operator, parameters: Params) -> MatrixProduct:
 
     Raises:
         ValueError: If it is of another size, or not symmetric.
-        TypeError: If its products are no vectors.
+        TypeError: If its products are not vectors.
     """
     params = list(parameters.values())
     template = start_vector(parameters)
@@ -59,8 +59,8 @@ def operator_product(operator: Operator, parameters: Params) -> MatrixProduct:
 
     starts = np.cumsum([0, *(p.numel() for p in params)])
 
-    def multiply_blocks(wanted: Wanted) -> list[list[Tensor]]:
-        return [_multiply_block(multiply, block, vector) for block, vector in wanted]
+    def multiply_blocks(block_vectors: BlockVectors) -> list[list[Tensor]]:
+        return [_multiply_block(multiply, block, vector) for block, vector in block_vectors]
 
     def _multiply_block(
         multiply: Callable[[Tensor], Tensor], block: Sequence[int], vector: list[Tensor]
@@ -114,7 +114,8 @@ def _check_symmetry(multiply: Callable[[Tensor], Tensor], template: Tensor) -> N
     first, second = numbers.to(template)
 
     try:
-        first_image, second_image = multiply(first), multiply(second)
+        first_image = multiply(first)
+        second_image = multiply(second)
     except (RuntimeError, IndexError) as error:
         raise ValueError(
             f"`matrix`: the operator fails on a flat vector of {len(template)} numbers, one for "

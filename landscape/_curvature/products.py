@@ -2,7 +2,7 @@
 
 Three sources of products, all behind `MatrixProduct`:
 
-    exact               graphs of all batches, kept where memory allows, else made anew each time
+    exact               graphs of all batches, kept if memory allows, else rebuilt each time
     finite difference   two gradients for each product
     operator            a matrix that somebody else multiplies by
 """
@@ -27,8 +27,8 @@ from landscape._curvature.matrix import (
 )
 from resonance_toolkit import reporting
 
-# Pairs of a block and a vector, by parameter, for which products are wanted.
-Wanted = Sequence[tuple[Block, list[Tensor]]]
+# Blocks and the vectors, by parameter, that they are to be multiplied with.
+BlockVectors = Sequence[tuple[Block, list[Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,17 @@ class MatrixProduct:
         multiply_blocks: Products of blocks with vectors, as tensors by parameter.
         params: The parameters, whose types and devices products have.
         graph_bytes: Bytes of retained graphs.
-        error: What products are known to, relatively; 0 if only rounding limits them.
+        error: What products with unit vectors are known to, relative to the norm of the matrix; 0
+            if only rounding limits them.
+        multiply_otherwise: The same products with errors of their own; None if there are none.
         group: Processes over whose batches products are summed.
     """
 
-    multiply_blocks: Callable[[Wanted], list[list[Tensor]]]
+    multiply_blocks: Callable[[BlockVectors], list[list[Tensor]]]
     params: Sequence[Tensor]
     graph_bytes: int = 0
     error: float = 0.0
+    multiply_otherwise: Callable[[BlockVectors], list[list[Tensor]]] | None = None
     group: dist.ProcessGroup | None = None
 
     def __call__(self, vector: Tensor) -> Tensor:
@@ -54,19 +57,25 @@ class MatrixProduct:
         (product,) = self.multiply([(range(len(self.params)), vector)])
         return product
 
-    def multiply(self, wanted: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
+    def multiply(self, block_vectors: Sequence[tuple[Block, Tensor]]) -> list[Tensor]:
         """Multiply flat vectors by diagonal blocks, all in the same passes over the data."""
-        by_parameter = [(block, self._split(block, vector)) for block, vector in wanted]
+        by_parameter = [(block, self._split(block, vector)) for block, vector in block_vectors]
         products = self.multiply_blocks(by_parameter)
 
         flat_products = [
             torch.cat([piece.reshape(-1).to(vector) for piece in product])
-            for (_, vector), product in zip(wanted, products, strict=True)
+            for (_, vector), product in zip(block_vectors, products, strict=True)
         ]
         if self.group is not None:
             for flat_product in flat_products:
                 dist.all_reduce(flat_product, group=self.group)
         return flat_products
+
+    def control(self) -> "MatrixProduct | None":
+        """The same matrix with other errors, if it has some."""
+        if self.multiply_otherwise is None:
+            return None
+        return replace(self, multiply_blocks=self.multiply_otherwise, multiply_otherwise=None)
 
     def _split(self, block: Block, vector: Tensor) -> list[Tensor]:
         params = [self.params[i] for i in block]
@@ -84,8 +93,8 @@ def matrix_vector_product(matrix: CurvatureMatrix) -> Iterator[MatrixProduct]:
         else:
             product = _finite_difference_product(matrix)
 
-        def multiply_and_report(wanted: Wanted) -> list[list[Tensor]]:
-            products = product.multiply_blocks(wanted)
+        def multiply_and_report(block_vectors: BlockVectors) -> list[list[Tensor]]:
+            products = product.multiply_blocks(block_vectors)
             progress.update()
             return products
 
@@ -101,14 +110,14 @@ def _exact_product(matrix: CurvatureMatrix) -> MatrixProduct:
     with ChunkingCrossEntropy():
         kept_products, graph_bytes = _keep_graphs(matrix)
 
-    def multiply_blocks(wanted: Wanted) -> list[list[Tensor]]:
+    def multiply_blocks(block_vectors: BlockVectors) -> list[list[Tensor]]:
         products = _batch_products(matrix) if kept_products is None else kept_products
 
         # The mean over samples is a sum over batches, each with its share.
         totals: list[list[Tensor]] = []
         with ChunkingCrossEntropy():
             for multiply in products:
-                terms = [multiply(block, vector) for block, vector in wanted]
+                terms = [multiply(block, vector) for block, vector in block_vectors]
                 totals = _add(totals, terms) if totals else terms
         return totals
 
@@ -118,8 +127,11 @@ def _exact_product(matrix: CurvatureMatrix) -> MatrixProduct:
 def _finite_difference_product(matrix: CurvatureMatrix) -> MatrixProduct:
     differences = FiniteDifferences(matrix)
 
-    def multiply_blocks(wanted: Wanted) -> list[list[Tensor]]:
-        return [differences.multiply(block, vector) for block, vector in wanted]
+    def multiply_blocks(block_vectors: BlockVectors) -> list[list[Tensor]]:
+        return [differences.multiply(block, vector) for block, vector in block_vectors]
+
+    def multiply_otherwise(block_vectors: BlockVectors) -> list[list[Tensor]]:
+        return [differences.multiply_otherwise(block, vector) for block, vector in block_vectors]
 
     # Each process has chosen a step of its own: the largest error holds for the sum.
     error = torch.tensor(differences.error, dtype=torch.float64)
@@ -128,7 +140,9 @@ def _finite_difference_product(matrix: CurvatureMatrix) -> MatrixProduct:
         dist.all_reduce(error, dist.ReduceOp.MAX, group=matrix.group)
 
     params = list(matrix.params.values())
-    return MatrixProduct(multiply_blocks, params, error=error.item())
+    return MatrixProduct(
+        multiply_blocks, params, error=error.item(), multiply_otherwise=multiply_otherwise
+    )
 
 
 def _add(totals: list[list[Tensor]], terms: list[list[Tensor]]) -> list[list[Tensor]]:

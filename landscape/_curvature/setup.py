@@ -95,7 +95,8 @@ def curvature_of(model: nn.Module, request: MatrixRequest) -> CurvatureMatrix:
             batch_size=request.batch_size,
         )
         fixed = fix_samples(model, measures, sample_request)
-        objective, batches = fixed.objective, fixed.batches
+        objective = fixed.objective
+        batches = fixed.batches
         n_samples = sum(count_samples(batch) for batch in fixed.batches)
 
     # Data parallel processes have batches of their own, whose products belong together. Their
@@ -150,15 +151,16 @@ def _check_differences_fit(matrix: MatrixKind, params: Params) -> None:
     """Refuse what two gradients cannot give."""
     if matrix != "hessian":
         raise ValueError(
-            f"`product`: 'finite difference' gives the Hessian alone, and `matrix` is {matrix!r}; "
-            "take matrix='hessian', or product='exact'"
+            f"`product`: 'finite difference' gives only the Hessian, but `matrix` is {matrix!r}; "
+            "pass matrix='hessian', or product='exact'"
         )
 
     half = [name for name, p in params.items() if torch.finfo(p.dtype).bits < 32]
     if half:
         raise ValueError(
-            f"`product`: finite differences drown in the rounding of {params[half[0]].dtype}, "
-            f"which {half[0]!r} has; take product='exact', or model.float()"
+            f"`product`: finite differences are lost in the rounding errors of "
+            f"{params[half[0]].dtype}, the dtype of {half[0]!r}; pass product='exact', or call "
+            "model.float()"
         )
 
 

@@ -15,6 +15,7 @@ from landscape._curvature.estimates import (
     densities,
     estimate_quadrature,
     estimate_trace,
+    residuals_by_control,
     run_together,
     search_extremes,
 )
@@ -76,7 +77,8 @@ def measure_spectrum(
         templates: For each block a vector of its length, of the type and device to work with.
         effort: What may be spent.
     """
-    k, seed = effort.k, effort.seed
+    k = effort.k
+    seed = effort.seed
     basis_size = basis_size_within(effort.memory, product.graph_bytes, templates, k)
     search = Effort(effort.tolerance, effort.max_products, basis_size, seed)
     searches = [
@@ -88,8 +90,18 @@ def measure_spectrum(
     probing = effort.trace_tolerance, effort.trace_probes, seed
     traces = run_together(product, blocks, [estimate_trace(r, *probing) for r in ritz])
 
+    # What products only approximate, an eigenpair shows against products with other errors.
+    residuals = [r.residuals for r in ritz]
+    n_checks = 0
+    control = product.control()
+    if control is not None:
+        checks = [residuals_by_control(r, k, both_ends=effort.both_ends) for r in ritz]
+        residuals = run_together(control, blocks, checks)
+        n_checks = 2 * k if effort.both_ends else k
+
     rounding = max(torch.finfo(p.dtype).eps for p in product.params)
-    columns = _columns([(r.values, r.residuals) for r in ritz], k, max(rounding, product.error))
+    pairs = [(r.values, residual) for r, residual in zip(ritz, residuals, strict=True)]
+    columns = _columns(pairs, k, max(rounding, product.error))
     if not effort.both_ends:
         # What Lanczos' method saw of the other end on its way is far from an eigenvalue.
         for name in ("smallest", "smallest_residual"):
@@ -98,7 +110,8 @@ def measure_spectrum(
 
     # The vectors of the density take the place of those of the eigenvalues.
     del ritz
-    runs, steps = effort.density_runs, effort.density_steps
+    runs = effort.density_runs
+    steps = effort.density_steps
     quadratures = [
         estimate_quadrature(template, runs, steps, basis_size, seed) for template in templates
     ]
@@ -112,7 +125,7 @@ def measure_spectrum(
         eigenvalues=eigenvalues,
         density=density,
         n_products={
-            "eigenvalues": max(n_products_by_block),
+            "eigenvalues": max(n_products_by_block) + n_checks,
             "trace": max(n_probes for _, _, n_probes in traces),
             "density": runs * min(steps, longest),
         },

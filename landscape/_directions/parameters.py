@@ -37,11 +37,11 @@ def tensors_to_move(
         )
 
     if over is None:
-        chosen = _weights_by_default(parameters)
+        tensors = _weights_by_default(parameters)
     else:
-        chosen = {name: parameters[name] for name in select(parameters, over, argument=argument)}
+        tensors = {name: parameters[name] for name in select(parameters, over, argument=argument)}
 
-    return _without_aliases(chosen | _extra_tensors(extra))
+    return _without_aliases(tensors | _extra_tensors(extra))
 
 
 def module_by_tensor_name(model: nn.Module, extra: Extra | None) -> dict[str, nn.Module]:
@@ -92,13 +92,13 @@ def _weights_by_default(parameters: Mapping[str, Tensor]) -> Params:
     weights = {name: p for name, p in parameters.items() if p.dim() >= 2}
     trained_weights = {name: p for name, p in weights.items() if p.requires_grad}
 
-    chosen = trained_weights or weights
-    if not chosen:
+    default_weights = trained_weights or weights
+    if not default_weights:
         raise ValueError(
             "`over`: nothing to move: no parameter has two dimensions, and biases and norm "
             f'parameters stay fixed by default; pass over="**" to move {", ".join(parameters)}'
         )
-    return chosen
+    return default_weights
 
 
 def _norm(tensor: Tensor, axes: list[int]) -> Tensor:

@@ -31,7 +31,7 @@ def read_state(state: State, template: Params, argument: str) -> Params:
     Args:
         state: What the user gave.
         template: Tensors whose names, shapes, types and devices are taken over.
-        argument: What the user calls it, for the error.
+        argument: The name of the user's argument, for the error.
 
     Raises:
         ValueError: If one is missing or of another shape.

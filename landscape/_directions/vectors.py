@@ -63,13 +63,13 @@ def read_direction(
 
     # A direction made of the weights themselves would move along with them: it is copied.
     weight_addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
-    fitted = {}
+    fitting_tensors = {}
     for name, tensor in tensors.items():
         is_alias = direction[name].untyped_storage().data_ptr() in weight_addresses
-        fitted[name] = (
+        fitting_tensors[name] = (
             direction[name].detach().to(tensor.device, tensor.dtype, copy=copy or is_alias)
         )
-    return fitted
+    return fitting_tensors
 
 
 def orthogonalise(axes: Sequence[Params]) -> None:

@@ -34,7 +34,7 @@ _START = 6
 _GUIDED = 12
 _RANDOM = 8
 
-# Share of the points from which evaluating all of them is no dearer.
+# Share of the points from which evaluating all of them is no more expensive.
 _MOST = 0.4
 
 # A chaotic surface: after the first 6 x 6 points and ten rounds of 20 (236 points), the estimate is
@@ -219,5 +219,5 @@ def _interpolate_table(
         table[:, accuracy] = np.clip(rough_accuracy, 0, 1)
 
     # What was evaluated stays as it is, metrics included.
-    table[run.done] = run.table[run.done][:, : len(value_names)]
+    table[run.is_done] = run.table[run.is_done][:, : len(value_names)]
     return table

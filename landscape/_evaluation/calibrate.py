@@ -72,10 +72,10 @@ def _draws_random_numbers(problem: Problem) -> bool:
 
     devices = sorted(devices_of(measurement.model), key=str)
     with point_evaluator(small_problem, Plan()) as evaluate_point:
-        before = _random_states(devices)
+        states_before = _random_states(devices)
         evaluate_point([0.0] * len(problem.axes))
-        after = _random_states(devices)
-    return not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        states_after = _random_states(devices)
+    return not all(torch.equal(a, b) for a, b in zip(states_before, states_after, strict=True))
 
 
 def _random_states(devices: Sequence[torch.device]) -> list[Tensor]:

@@ -63,36 +63,37 @@ class Checkpoint:
         self.value_names = value_names
 
         self.table = np.full((len(points), n_columns), np.nan)
-        self.done: NDArray[np.bool_] = np.zeros(len(points), bool)
+        self.is_done: NDArray[np.bool_] = np.zeros(len(points), bool)
         self._has_warned = False
 
         # As large as it will be: a disk without room is found out now.
         with locking(self.path.parent):
             if self.path.exists():
-                self.table, self.done = self._read()
+                self.table, self.is_done = self._read()
             else:
-                self._write(self.table, self.done)
+                self._write(self.table, self.is_done)
 
     def save(self) -> None:
         """Write what is finished here, and what others have finished meanwhile."""
         with locking(self.path.parent):
-            table, done = self.table, self.done
+            table = self.table
+            is_done = self.is_done
 
             if self.path.exists():
                 try:
-                    other_table, other_done = self._read()
+                    other_table, is_done_elsewhere = self._read()
                 except _OtherWorkError as error:
                     self._warn(error)
                     return
                 except ValueError:
                     pass  # damaged meanwhile: what is finished here replaces it
                 else:
-                    table = np.where(done[:, None], table, other_table)
-                    done = done | other_done
+                    table = np.where(is_done[:, None], table, other_table)
+                    is_done = is_done | is_done_elsewhere
 
-            self._write(table, done)
+            self._write(table, is_done)
 
-    def _write(self, table: Array, done: NDArray[np.bool_]) -> None:
+    def _write(self, table: Array, is_done: NDArray[np.bool_]) -> None:
         axes = ("alpha", "beta")
         positions = {
             axis: ("point", self.points[:, i], {"long_name": f"distance along direction {i + 1}"})
@@ -101,7 +102,7 @@ class Checkpoint:
         contents = xr.Dataset(
             {
                 "table": (("point", "value"), table, {"long_name": "values; NaN where unfinished"}),
-                "done": ("point", done.astype(np.int8), {"long_name": "1 where finished"}),
+                "done": ("point", is_done.astype(np.int8), {"long_name": "1 where finished"}),
                 **positions,
             },
             attrs={
@@ -151,7 +152,7 @@ class Checkpoint:
         # Nothing is lost with a file in which nothing is finished, as a run leaves it that failed
         # at its first point.
         if not contents["done"].values.any():
-            return np.full_like(self.table, np.nan), np.zeros_like(self.done)
+            return np.full_like(self.table, np.nan), np.zeros_like(self.is_done)
 
         raise _OtherWorkError(
             f"`checkpoint`: {str(self.path)!r} was made with other settings or another model; "
@@ -164,7 +165,7 @@ class Checkpoint:
 
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:
-            warn_user(f"{error}. The points of this run are not kept from here on")
+            warn_user(f"{error}. From here on, the points of this run are not saved")
             self._has_warned = True
 
 

@@ -5,12 +5,13 @@
 (model)              "model", for metrics alone; metrics of the loss-landscapes library too
 """
 
-import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal
 
 from torch import nn
+
+from resonance_toolkit import count_arguments
 
 Measure = Callable[..., Any]
 Kind = Literal["outputs", "closure", "model"]
@@ -23,7 +24,7 @@ def kind_of(measure: Measure, argument: str) -> Kind:
 
     Args:
         measure: What the user gave.
-        argument: What the user calls it, for the error.
+        argument: The name of the user's argument, for the error.
 
     Raises:
         TypeError: If it cannot be called, or with none of the signatures above.
@@ -33,25 +34,17 @@ def kind_of(measure: Measure, argument: str) -> Kind:
     if _is_from_loss_landscapes(measure):
         return "model"
 
-    function = measure.forward if isinstance(measure, nn.Module) else measure
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin that does not tell
+    # What does not say how it is called is called as torch's losses are.
+    n_arguments = count_arguments(measure)
+    if n_arguments is None:
         return "outputs"
 
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters if p.kind in positional and p.default is p.empty]
-
-    takes_any_number = any(p.kind == inspect.Parameter.VAR_POSITIONAL for p in parameters)
-    if takes_any_number and not required:
-        return "outputs"
-
-    if len(required) not in _KINDS:
+    if n_arguments not in _KINDS:
         raise TypeError(
             f"`{argument}`: expected a callable of (outputs, targets), (model, x, y) or, for a "
-            f"metric, (model), got one with {len(required)} arguments"
+            f"metric, (model), got one with {n_arguments} arguments"
         )
-    return _KINDS[len(required)]
+    return _KINDS[n_arguments]
 
 
 def evaluate_on_model(metric: Measure, model: nn.Module) -> float:

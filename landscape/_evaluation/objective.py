@@ -143,7 +143,7 @@ def make_objective(measures: Measures, targets: list[Any]) -> Objective:
 
 
 def _fit_metric(kind: Kind, metric: Measure, targets: list[Any]) -> tuple[Kind, Measure]:
-    """Fit one of torch's losses whose mean over a batch is no mean over its samples."""
+    """Fit one of torch's losses whose mean over a batch is not the mean over its samples."""
     if kind != "outputs" or not has_class_weights(metric):
         return kind, metric
     return kind, fit_class_loss(metric, targets)
@@ -172,8 +172,8 @@ def evaluate_on_batch(
 def margins(outputs: Any, targets: Any) -> Tensor:
     """How far the logit of the true class is above the others, for each sample.
 
-    A target that is no class is never right: its margin is -1. NaN for the target that does not
-    count, if this is no classification, or if a sample has several positions (tokens, pixels): a
+    A target that is not a class is never right: its margin is -1. NaN for the target that does not
+    count, if this is not a classification, or if a sample has several positions (tokens, pixels): a
     margin of each would be more numbers than the surface has.
     """
     aligned = align_predictions(outputs, targets)
@@ -253,9 +253,9 @@ class Mean:
         return values.double()
 
 
-def bring_to_host(means: Sequence[Mean], others: Sequence[Tensor]) -> list[Tensor]:
+def bring_to_host(means: Sequence[Mean], extra_tensors: Sequence[Tensor]) -> list[Tensor]:
     """Fetch the values of all means, and other tensors, waiting once; give these others back."""
-    on_host = iter(to_host([*(value for mean in means for value in mean.values), *others]))
+    on_host = iter(to_host([*(value for mean in means for value in mean.values), *extra_tensors]))
     for mean in means:
         mean.values = [next(on_host) for _ in mean.values]
     return list(on_host)

@@ -178,11 +178,11 @@ def _recompute_statistics(model: nn.Module, batches: Batches) -> None:
 @contextmanager
 def limiting_threads(count: int | None) -> Iterator[None]:
     """Let torch use so many threads; None leaves their number alone."""
-    before = torch.get_num_threads()
+    count_before = torch.get_num_threads()
     try:
         if count is not None:
             torch.set_num_threads(count)
         yield
     finally:
         if count is not None:
-            torch.set_num_threads(before)
+            torch.set_num_threads(count_before)

@@ -143,11 +143,11 @@ def evaluate(
 
     # With margins, the table has more columns than there are names.
     values = dict(zip(problem.value_names, table.T, strict=False))
-    return Evaluation(problem, plan, values, run.done, error_estimate)
+    return Evaluation(problem, plan, values, run.is_done, error_estimate)
 
 
 def warn_unless_finite(loss: float) -> bool:
-    """Warn of a loss at the model itself that is no number; tell whether it was needed."""
+    """Warn of a loss at the model itself that is not a number; tell whether it was needed."""
     if np.isfinite(loss):
         return False
 
@@ -188,21 +188,21 @@ class Run:
         self.progress: Progress | None = None
 
         self.table = np.full((len(points), n_values), np.nan)
-        self.done: NDArray[np.bool_] = np.zeros(len(points), bool)
+        self.is_done: NDArray[np.bool_] = np.zeros(len(points), bool)
 
         # The checkpoint's own arrays, not copies: saving writes whatever is filled in here.
         if checkpoint is not None:
             self.table = checkpoint.table
-            self.done = checkpoint.done
+            self.is_done = checkpoint.is_done
 
     def fill(self, indices: Indices) -> None:
         """Evaluate the points with these indices, but for those that are done."""
-        missing = indices[~self.done[indices]]
+        missing_indices = indices[~self.is_done[indices]]
 
         # In this process point by point, so that progress shows. It is the run's own: a strategy
         # may fill in points many times.
         step = 1 if self._executor is None else self.points_per_piece
-        pieces = [missing[i : i + step] for i in range(0, len(missing), step)]
+        pieces = [missing_indices[i : i + step] for i in range(0, len(missing_indices), step)]
         places = [self.points[piece] for piece in pieces]
         results = spread(self._work, places, executor=self._executor, label=None)
 
@@ -211,7 +211,7 @@ class Run:
         try:
             for number, values in results:
                 self.table[pieces[number]] = values
-                self.done[pieces[number]] = True
+                self.is_done[pieces[number]] = True
                 n_unsaved += len(values)
                 if self.progress is not None:
                     self.progress.update(len(values))
@@ -231,12 +231,12 @@ class Run:
 
         What a forward, loss or metric computes is not among the settings that are compared.
         """
-        finished = np.flatnonzero(self.done)[:1]
-        if not len(finished):
+        first_finished = np.flatnonzero(self.is_done)[:1]
+        if not len(first_finished):
             return
 
-        new_values = self._work(self.points[finished])[0].tolist()
-        old_values = self.table[finished[0]].tolist()
+        new_values = self._work(self.points[first_finished])[0].tolist()
+        old_values = self.table[first_finished[0]].tolist()
         for name, new, old in zip(value_names, new_values, old_values, strict=False):
             # Another machine may round otherwise; then accuracy may change by a whole sample.
             is_same = name == "accuracy" or np.isclose(new, old, rtol=1e-5, atol=0, equal_nan=True)
@@ -258,8 +258,8 @@ def _reporting(run: Run, strategy: Strategy, checkpoint: str | Path | None) -> I
         strategy.label,
         unit="point",
         total=len(run.points),
-        found=int(run.done.sum()),
-        source="" if checkpoint is None or not run.done.any() else Path(checkpoint).name,
+        found=int(run.is_done.sum()),
+        source="" if checkpoint is None or not run.is_done.any() else Path(checkpoint).name,
         may_end_early=strategy.may_end_early,
     ) as run.progress:
         yield

@@ -201,7 +201,8 @@ def draw_samples(
     Returns:
         What is measured, as the targets ask for it, and pieces of samples of one shape.
     """
-    data, seed = request.data, request.seed
+    data = request.data
+    seed = request.seed
     has_loss = measures.loss is not None
     pieces = take(data, request.samples, seed, model=model, batch_size=None, has_loss=has_loss)
 

@@ -24,16 +24,16 @@ def plot_contour(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw a surface as filled contours, with the path or the models that it has.
+    """Draw a surface as filled contours, with its training path or its models, if any.
 
-    Points without a finite value are left white, with a cross.
+    Points without a finite value stay white and are marked by a cross.
 
     Args:
         surface: A result of `grid`, `plane`, `trajectory` or `curvature_map`.
         variable: What to draw.
         log: Space the levels evenly in the logarithm.
         limits: Smallest and largest value of the colour scale; those of the surface by default.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.contourf`.
 
@@ -65,9 +65,9 @@ def plot_contour(
     betas = values["beta"].values
     contours = ax.contourf(alphas, betas, z.T, **(defaults | style)) if z.count() else None
 
-    missing = np.argwhere(np.ma.getmaskarray(z))
-    if len(missing):
-        rows, columns = missing.T
+    holes = np.argwhere(np.ma.getmaskarray(z))
+    if len(holes):
+        rows, columns = holes.T
         ax.plot(alphas[rows], betas[columns], "x", color="0.6", ms=3, label="not finite")
 
     _mark_models(surface, ax)

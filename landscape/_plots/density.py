@@ -17,7 +17,7 @@ def plot_density(
 
     Args:
         curvature: A result of `landscape.curvature`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 

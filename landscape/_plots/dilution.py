@@ -28,13 +28,13 @@ def plot_dilution(
 ) -> Axes:
     """Draw how much smoother a surface looks when its directions cover extra weights as well.
 
-    Bars are the statistics of the surface over backbone and extra, relative to the backbone's own:
-    at 1 nothing changed. The dashed line is the factor by which dilution alone shortens what the
-    backbone moves; bars near it, or near its square, are explained by counting.
+    Bars are the statistics of the surface over backbone and extra, divided by those of the backbone
+    alone; 1 means no change. The dashed line is the factor by which dilution alone shortens the
+    direction on the backbone. Dilution explains bars that are near it or near its square.
 
     Args:
         dilution: Of `landscape.dilution`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: For `Axes.bar`.
 

@@ -24,7 +24,7 @@ def plot_line(
     Args:
         line: A result of `line` or `curve`.
         variable: What to draw.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 

@@ -25,7 +25,7 @@ document.getElementById("at").textContent = describeSurface(data).text;
 
 
 def html_surface(surface: xr.Dataset, *, variable: str = "loss", title: str | None = None) -> str:
-    """A web page with the surface to turn by hand, in one string that loads nothing else.
+    """Make a web page with a surface that can be rotated; one string that loads nothing else.
 
     Args:
         surface: A result of `grid`, `plane`, `trajectory` or `curvature_map`.

@@ -29,7 +29,7 @@ def plot_surface(
         surface: A result of `grid`, `plane`, `trajectory` or `curvature_map`.
         variable: What to draw.
         limits: Smallest and largest value of height and colour.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw, with `projection="3d"`; a new figure by default.
         style: Passed on to `Axes3D.plot_surface`.
 

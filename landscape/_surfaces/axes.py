@@ -192,7 +192,10 @@ def _make_axes(
     is_single = isinstance(choice.directions, str | Mapping)
     draws_orthogonal = is_single or len(choice.directions) < choice.count
     if draws_orthogonal and choice.count > sum(t.numel() for t in tensors.values()):
-        raise ValueError("`over`: nothing is orthogonal to the first direction of one number")
+        raise ValueError(
+            "`over`: expected at least two numbers to move, got one, which leaves nothing for a "
+            "second, orthogonal direction"
+        )
 
     modules = module_by_tensor_name(measurement.model, choice.extra)
     seed = measurement.seed

@@ -48,22 +48,23 @@ def bend(
     """Train the control point of a Bezier curve that joins two minima at a low loss.
 
     The curve is `(1 - t)^2 a + 2 t (1 - t) c + t^2 b` (Garipov et al. 2018); `c` is trained by Adam
-    on the loss at random `t`. Any architecture will do: the model is called with the weights of the
-    curve in place of its own, in train mode.
+    on the loss at random `t`. This works for any architecture: the model is called in train mode,
+    with the weights of the curve in place of its own.
 
     Args:
         model: The model at the beginning; left as it was found.
         to: The model or state dict at the end.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
-        loss: `(outputs, targets)`; by default what targets ask for, such as cross-entropy of
-            classes.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+        loss: `(outputs, targets)`; by default the loss that the targets ask for, such as
+            cross-entropy.
         steps: Updates of the control point.
         lr: Adam's learning rate.
         batch_size: Samples in an update.
         samples: How many samples to draw once, to train on; None takes all.
-        seed: Decides samples, batches and positions on the curve.
+        seed: Determines samples, batches and positions on the curve.
 
     Returns:
         The control point, for `curve`: tensors by parameter name.

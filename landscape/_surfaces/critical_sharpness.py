@@ -39,7 +39,7 @@ _LONG_NAMES = {
 }
 
 # Roundings of the loss below which its changes tell nothing.
-_ROUNDINGS_SEEN = 8
+_ROUNDINGS_ALLOWED = 8
 
 
 def critical_sharpness(
@@ -56,43 +56,47 @@ def critical_sharpness(
     max_evaluations: int = 8,
     batch_size: int | None = None,
 ) -> xr.Dataset:
-    """Measure how sharp a loss is along the update that is about to be made.
+    """Measure how sharp a loss is along an update.
 
-    The critical step `t` is the smallest at which the loss at `weights + t * direction` is no lower
-    than at the weights; the critical sharpness is `2 / t` (arXiv 2601.16979). Along `-gradient` on
-    a quadratic loss that is `g' H g / g' g`, at most the largest eigenvalue: gradient descent with
-    a learning rate above `t` raises the loss. It takes a handful of forward passes.
+    The critical step `t` is the smallest step at which the loss at `weights + t * direction` is no
+    lower than at the weights. The critical sharpness is `2 / t` (arXiv 2601.16979). For a quadratic
+    loss and the direction `-gradient`, it is `g' H g / g' g`, which is at most the largest
+    eigenvalue: gradient descent with a learning rate above `t` raises the loss. Measuring it takes
+    a few forward passes.
 
-    With several `losses` the direction is the update of one objective, and the loss that is looked
-    at is each of them: the *relative* critical sharpness tells how large a step on one loss the
-    other one bears. Where the other loss rises at once, because its gradient points the other way,
-    the critical step is 0 and the sharpness infinite.
+    With several `losses`, each one's update is followed in turn, and all losses are evaluated along
+    it. The *relative* critical sharpness of a pair says how large a step for one loss may be before
+    the other loss rises. If the other loss rises at once, because its gradient points the other
+    way, the critical step is 0 and the sharpness infinite.
 
     Args:
         model: Any module, called in eval mode; left as it was found.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
-        loss: `(outputs, targets)` or `(model, x, y)`; by default what targets ask for, such as
-            cross-entropy of classes.
-        losses: Several such losses by name, instead of one. That of a probe is a function
-            `(model, x, y)` that calls the model while the probe is listening.
-        direction: `"gradient"` goes down the gradient of each objective. Else an update: tensors by
-            parameter name, such as new weights minus old ones; what it leaves out does not move.
-        over: Names or patterns of the parameters that a gradient is about; all trained ones by
-            default.
-        samples: How many samples to draw, if there are so many; None takes all.
-        seed: Decides samples.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+        loss: `(outputs, targets)` or `(model, x, y)`; by default the loss that the
+            targets ask for, such as cross-entropy.
+        losses: Several such losses by name, instead of `loss`. For a probe's loss, pass a function
+            of `(model, x, y)` that calls the model while the probe is listening.
+        direction: `"gradient"` goes down the gradient of each objective. Or an update: tensors by
+            parameter name, such as new weights minus old ones. Parameters that it leaves out do
+            not move.
+        over: Names or patterns of the parameters that the gradient is taken for; all trained ones
+            by default.
+        samples: How many samples to draw, at most; None takes all.
+        seed: Determines which samples are drawn.
         tolerance: Width of the bracket around the critical step, relative to it.
-        max_evaluations: Steps that may be tried for each pair of objectives, beside the loss at the
-            weights themselves.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
+        max_evaluations: Largest number of steps to try for each pair of objectives, not counting
+            the loss at the weights themselves.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
 
     Returns:
-        Dataset over `(objective, other_objective)`, whose update is followed and whose loss is
-        looked at, with `critical_sharpness`, `critical_step`, the bracket `lower_step` and
-        `upper_step`, the `slope` of the loss along the direction, and `n_evaluations`. NaN: no step
-        was tried at which the loss rose, or its changes are no larger than its rounding.
+        Dataset over `(objective, other_objective)`: the update of the first is followed, and the
+        loss of the second is evaluated. It has `critical_sharpness`, `critical_step`, the bracket
+        `lower_step` and `upper_step`, the `slope` of the loss along the direction, and
+        `n_evaluations`. Values are NaN if the loss did not rise at any step tried, or if its
+        changes are no larger than rounding errors.
 
     Raises:
         ValueError: If an argument does not fit.
@@ -147,8 +151,10 @@ def critical_sharpness(
         )
 
     dims = "objective", "other_objective"
-    last = Problem(next(iter(measurements.values())), params, ())
-    attributes = describe(last, draws_random_numbers=False) | {
+
+    # All losses are measured on the same samples: what holds for one problem holds for each.
+    any_problem = Problem(next(iter(measurements.values())), params, ())
+    attributes = describe(any_problem, draws_random_numbers=False) | {
         "loss": ", ".join(m.objective.loss_name for m in measurements.values()),
         "direction": direction if isinstance(direction, str) else "given",
         "tolerance": tolerance,
@@ -198,7 +204,10 @@ def _params_along(model: nn.Module, direction: Any, over: str | Sequence[str] | 
             f"{type(direction).__name__}"
         )
     if over is not None:
-        raise ValueError("`over`: is for gradients; an update moves what it has tensors for")
+        raise ValueError(
+            "`over`: expected None with an update as `direction`, which moves the parameters that "
+            "it has tensors for"
+        )
     if not direction:
         raise ValueError("`direction`: expected tensors by parameter name, got none")
     return covered_parameters(model, list(direction), argument="direction")
@@ -261,4 +270,4 @@ def _is_seen(bracket: Bracket, loss_here: float, params: Params) -> bool:
         return bool(bracket.upper_rate > 0)
 
     rounding = max(torch.finfo(p.dtype).eps for p in params.values()) * abs(loss_here)
-    return bracket.largest_change > _ROUNDINGS_SEEN * rounding
+    return bracket.largest_change > _ROUNDINGS_ALLOWED * rounding

@@ -52,35 +52,38 @@ def curvature_map(
 ) -> xr.Dataset:
     """Map the extreme eigenvalues of the curvature over a coarse plane through the weights.
 
-    The ratio `smallest / largest` tells how convex the surroundings are: what looks convex in a
-    plane may not be so in other directions (Li et al. 2018).
+    The ratio `smallest / largest` shows how convex the loss is around a point in all directions: it
+    may look convex in the plane and still not be so in other directions (Li et al. 2018).
 
     Args:
         model: Any module; left as it was found.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
-        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default what targets
-            ask for, such as cross-entropy of classes.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+        loss: `(outputs, targets)` or, for the Hessian, `(model, x, y)`; by default the loss
+            that the targets ask for, such as cross-entropy.
         matrix: `"hessian"` or `"gauss-newton"`; see `curvature`.
         directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
             largest eigenvalues), or one or two mappings of tensors by parameter name; a missing
             second one is random.
-        normalisation: `"filter"`, `"layer"` (each tensor to the norm of its weights), `"tensor"`
-            (each to the same norm, and the whole to 1), `"unit"` (to 1 as one vector) or `"none"`;
-            by default `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
+        normalisation: `"filter"` (each filter to the norm of its weights), `"layer"` (each tensor
+            to the norm of its weights), `"tensor"` (every tensor to the same norm, and the whole
+            direction to norm 1), `"unit"` (the whole direction to norm 1) or `"none"`;
+            by default `"filter"` for random directions, `"none"` for directions that you pass, else
+            `"unit"`.
         normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
             more dimensions. The curvature is that of the same parameters.
-        samples: How many samples to draw, if there are so many; None takes all.
+        samples: How many samples to draw, at most; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`.
-        seed: Decides samples, directions and start vectors.
+        seed: Determines samples, directions and start vectors.
         tolerance: Error allowed in eigenvalues: relative in the largest, relative to the norm of
             the matrix in the smallest.
         max_products: Products allowed at each point.
-        memory: Bytes that retained graphs may take; beyond it, they are made anew for each product.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
+        memory: Bytes that retained graphs may take. Beyond it, graphs are rebuilt for each product.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
 
     Returns:
         Dataset over `(alpha, beta)` with `loss`, `loss_se`, `accuracy`, `evaluated`, the extreme

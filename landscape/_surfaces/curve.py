@@ -41,21 +41,23 @@ def curve(
         model: The beginning; left as it was found.
         to: The end, a model or state dict.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
         control: The control point, from `bend`.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; by default what targets ask for, such as cross-entropy of classes.
-        metrics: Further values by name: callables like `loss`, of `(model)` alone, or
-            loss-landscapes metrics.
-        samples: How many samples to draw, if there are so many; None takes all.
+            sample; by default the loss that the targets ask for, such as cross-entropy.
+        metrics: Further values to compute, by name: callables like `loss`, callables of `(model)`
+            alone, or loss-landscapes metrics.
+        samples: How many samples to draw, at most; None takes all.
         size: Points along the curve, both ends included.
-        seed: Decides the samples.
+        seed: Determines which samples are drawn.
         bn: `"frozen"` running statistics, which go straight from one model's to the other's, or
             `"recompute"` them at every point.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
-        checkpoint: A file for finished points: the same call goes on from there after a kill.
-        executor: Where pieces are evaluated; by default in this process.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
+        checkpoint: A file for finished points. After a kill, the same call continues from it.
+        executor: A `concurrent.futures.Executor` that evaluates pieces; by default this process
+            does.
 
     Returns:
         Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` and metrics over `alpha`, the

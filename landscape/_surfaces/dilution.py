@@ -52,59 +52,61 @@ def dilution(
     batch_size: int | None = None,
     executor: Executor | None = None,
 ) -> xr.Dataset:
-    """Tell smoothing from a mere count of parameters, or of tensors.
+    """Measure how much smoother a surface looks only because its directions cover more weights.
 
-    Branches beside a model do not change its output, so they cannot change its loss surface. But a
-    random direction over backbone and branches puts only a part of its length on the backbone: the
-    plane looks smoother because the backbone moves less. Normalised as one vector, that part is
-    about `sqrt(P_backbone / P_total)`, of P parameters; with every tensor as long as every other,
-    it is `sqrt(T_backbone / T_total)`, of T tensors. Both surfaces are measured here, side by side
-    with both factors.
+    Branches do not change a model's output, so they cannot change its loss surface. But a random
+    direction over backbone and branches has only a part of its norm on the backbone. The plane
+    looks smoother because the backbone moves less. If the direction is normalised as one vector,
+    that part is about `sqrt(P_backbone / P_total)`, where P is the number of parameters. If every
+    tensor is given the same norm, it is `sqrt(T_backbone / T_total)`, where T is the number of
+    tensors. This verb measures both surfaces, and reports both factors next to the difference.
 
-    T counts every weight and every bias of the backbone, and of N bias-free branches at M layers
-    M N more, even if a probe keeps those of a layer stacked in one tensor: the factor by tensors is
-    then `sqrt(T / (T + M N))`.
+    T counts every weight and every bias of the backbone. N bias-free branches at each of M layers
+    count as M N tensors, even if a probe stacks those of a layer in one tensor. The factor by
+    tensors is then `sqrt(T / (T + M N))`.
 
     Args:
         model: The backbone; left as it was found.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
         extra: The branches: a module (its parameters, and buffers called `static...`) or a mapping
-            of tensors. A module that keeps several branches in one tensor, as a probe does, says so
-            by an attribute `stacked_tensors`, a tuple of names; see `grid`.
+            of tensors. If a module stacks several branches in one tensor, as a probe does, an
+            attribute `stacked_tensors`, a tuple, names these tensors; see `grid`.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; by default what targets ask for, such as cross-entropy of classes.
-        metrics: Further callables by name that `grid` evaluates; the result has none of them.
+            sample; by default the loss that the targets ask for, such as cross-entropy.
+        metrics: Further callables that `grid` evaluates; the result does not contain them.
         directions: `"random"`, `"gradient"` (then random), `"hessian"`, or one or two mappings of
             tensors; see `grid`.
-        normalisation: How directions are scaled: as one vector (`"unit"`) by default, which dilutes
-            them by parameters; `"tensor"`, which dilutes them by tensors; else `"filter"`,
-            `"layer"` or `"none"`, which do not.
+        normalisation: How directions are scaled. By default `"unit"`, as one vector, which dilutes
+            them by parameters; `"tensor"` dilutes them by tensors; `"filter"`, `"layer"` and
+            `"none"` do not dilute them.
         normalization: Another spelling of `normalisation`.
         over: Which parameters of the backbone the directions cover; all by default.
-        samples: How many samples to draw, if there are so many; None takes all.
+        samples: How many samples to draw, at most; None takes all.
         size: Points along alpha and beta.
         span: The axes run from `-span` to `span`, in lengths of the whole direction.
-        seed: Decides samples and directions.
+        seed: Determines samples and directions.
         bn: `"frozen"` running statistics, or `"recompute"` them at every point.
         method: `"exact"` evaluates every point; `"adaptive"` evaluates few and interpolates.
         tolerance: Largest error of an interpolated loss, relative to the range of the surface.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
-        executor: Where pieces of the planes are evaluated; by default in this process.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
+        executor: A `concurrent.futures.Executor` that evaluates pieces of the planes; by default
+            this process does.
 
     Returns:
         Dataset over `covers` ("backbone + extra", "backbone"): `std`, `range`, `mean_grad` and
-        `mean_grad_per_step` as in `smoothness`; `n_covered` parameters, in `n_tensors`;
-        `backbone_length`, the length of the directions on the backbone (mean of both axes). Without
-        dimension: `factor = sqrt(P_backbone / P_total)` and `factor_by_tensor = sqrt(T_backbone /
-        T_total)`, what dilution alone multiplies lengths by if directions are normalised by
-        `"unit"` and by `"tensor"`. Over `statistic`: `change`, each statistic of the first row
-        relative to the second, minus 1.
+        `mean_grad_per_step` as in `smoothness`; `n_covered` and `n_tensors`, the numbers of
+        parameters and tensors covered; `backbone_length`, the norm of the directions on the
+        backbone (mean of both axes). Scalars: `factor = sqrt(P_backbone / P_total)` and
+        `factor_by_tensor = sqrt(T_backbone / T_total)`, the factors by which dilution alone
+        shortens directions with `"unit"` and with `"tensor"`. Over `statistic`: `change`, each
+        statistic of the first surface relative to the second, minus 1.
 
     Raises:
-        ValueError: If an argument does not fit, or `extra` does not store all its weights (a probe
-            with `method="compressed"`), so that no direction can cover them.
+        ValueError: If an argument does not fit, or `extra` does not store all its weights (such as
+            a probe with `method="compressed"`), so that directions cannot cover them.
 
     Examples:
         >>> import torch

@@ -47,65 +47,74 @@ def grid(
 ) -> xr.Dataset:
     """Evaluate the loss on a plane through the weights.
 
-    The plane is `weights + alpha * first + beta * second`. With the default, Gaussian directions,
-    orthogonalised, then scaled filter by filter to the norms of the weights (Li et al. 2018), a
-    distance of 1 moves every filter by its own norm. The model is evaluated in eval mode, without
-    dropout; random numbers that it draws are the same at every point. With an odd `size` the model
-    itself is a sample, at (0, 0).
+    The plane is `weights + alpha * first + beta * second`. By default, the two directions are
+    Gaussian, orthogonalised, then scaled filter by filter to the norms of the weights (Li et al.
+    2018), so that a distance of 1 moves every filter by its own norm. The model runs in eval mode,
+    without dropout. If it draws random numbers all the same, they are the same at every point. With
+    an odd `size`, the model itself is a point of the plane, at (0, 0).
 
     Args:
         model: Any module; left as it was found.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
-        loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; by default what targets ask for: cross-entropy of classes, tokens or pixels
-            (-100 does not count: the mean is over a sample's positions that do, then over samples
-            that have one), of distributions, or the sigmoid losses of several labels. Real numbers
-            need a loss of their own, such as `torch.nn.functional.mse_loss`. Class weights of
-            torch's losses count as in one batch of all samples; a mean of your own is weighted by
-            batch size.
-        metrics: Further values by name: callables like `loss`, of `(model)` alone, or
-            loss-landscapes metrics.
-        directions: `"random"`, `"gradient"` (then random), `"hessian"` (the two eigenvectors of the
-            largest eigenvalues), or one or two mappings of tensors by parameter name, such as
-            those of `principal_directions`; a missing second one is random.
-        normalisation: `"filter"`, `"layer"` (each tensor to the norm of its weights), `"tensor"`
-            (each to the same norm, and the whole to 1), `"unit"` (to 1 as one vector) or `"none"`;
-            by default `"filter"` for random directions, `"none"` for given ones, else `"unit"`.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+        loss: A function of `(outputs, targets)` or `(model, x, y)` that returns a mean over the
+            batch or one value per sample. By default, the targets decide: cross-entropy for
+            classes, tokens, pixels or distributions, sigmoid losses for several labels. Targets
+            of -100 are ignored: the loss is the mean over the other positions of a sample, then
+            over samples that have one. Real-valued targets need a loss, such as
+            `torch.nn.functional.mse_loss`. Class weights of torch's losses count as in one batch of
+            all samples; a mean of your own function is weighted by batch size.
+        metrics: Further values to compute, by name: callables like `loss`, callables of `(model)`
+            alone, or loss-landscapes metrics.
+        directions: `"random"`; `"gradient"` (the second one is random); `"hessian"` (the two
+            eigenvectors of the largest eigenvalues); or one or two mappings of tensors by parameter
+            name, such as those of `principal_directions`. A missing second one is random.
+        normalisation: `"filter"` (each filter to the norm of its weights), `"layer"` (each tensor
+            to the norm of its weights), `"tensor"` (every tensor to the same norm, and the whole
+            direction to norm 1), `"unit"` (the whole direction to norm 1) or `"none"`;
+            by default `"filter"` for random directions, `"none"` for directions that you pass, else
+            `"unit"`.
         normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
-            more dimensions, so neither biases nor norm parameters.
-        extra: A module (say, a probe) or mapping of tensors that directions cover as well, under
-            names that start with `"extra."`. `"tensor"` scales every branch of a probe by itself,
-            though it keeps them stacked; other modules say which tensors are such stacks by an
-            attribute `stacked_tensors`, a tuple of names.
-        samples: How many samples to draw, if there are so many; None takes all.
-        size: Points along alpha and beta.
+            more dimensions, so neither biases nor the parameters of norms.
+        extra: A module (such as a probe) or mapping of tensors that the directions cover as well,
+            under names that start with `"extra."`. With `"tensor"`, every branch of a probe is
+            scaled by itself, although the probe stacks them in one tensor. A module of your own
+            names such stacked tensors in an attribute `stacked_tensors`, a tuple.
+        samples: How many samples to draw, at most; None takes all.
+        size: Number of points along alpha and along beta.
         span: The axes run from `-span` to `span`.
-        seed: Decides samples and directions.
-        bn: `"frozen"` running statistics, or `"recompute"` them at every point.
-        method: `"exact"` evaluates every point; `"adaptive"` evaluates few and interpolates, until
-            the estimated error is below `tolerance`, or all points are evaluated.
-        tolerance: Largest error of an interpolated loss, relative to the range of the surface. The
-            accuracy of tokens and pixels, or of more than 2000 samples, is NaN where it was not
-            evaluated, unless points that were left out are predicted to 0.02.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
-        checkpoint: A file for finished points: the same call goes on from there after a kill.
-        executor: Where pieces of the plane are evaluated; by default in this process.
+        seed: Determines samples and directions.
+        bn: The running statistics of batch norms: `"frozen"`, or `"recompute"` at every point.
+        method: `"exact"` evaluates every point. `"adaptive"` evaluates some points and interpolates
+            the others, and adds points until the estimated error is below `tolerance` or all points
+            are evaluated.
+        tolerance: Largest allowed error of an interpolated loss, relative to the range of the
+            surface. The accuracy of tokens and pixels, or of more than 2000 samples, is NaN where
+            it was not evaluated, unless interpolation predicts points that were left out to 0.02.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
+        checkpoint: A file for finished points. After a kill, the same call continues from it.
+        executor: A `concurrent.futures.Executor` that evaluates pieces of the plane; by default
+            this process does.
 
     Returns:
-        Dataset with `loss (alpha, beta)`, its standard error over samples `loss_se` (NaN if `loss`
-        gives one number per batch or weighs classes), `accuracy` (the share of a sample's positions
-        that count which are right, then the mean over samples; NaN if targets are no classes, or
-        the model returns several tensors of which none is called `logits` or `out`), `evaluated`,
-        and the metrics.
-        Non-finite values are kept, and counted in the attribute `n_non_finite`; what targets were
-        understood as is in the attribute `targets`.
+        Dataset over `(alpha, beta)` with
+
+        - `loss`, and its standard error over samples, `loss_se` (NaN if `loss` returns one number
+          per batch or has class weights);
+        - `accuracy`: the share of a sample's positions that are right, of those that count, then
+          the mean over samples (NaN if targets are not classes, or if the model returns several
+          tensors, none of them called `logits` or `out`);
+        - `evaluated`, whether a point was evaluated or interpolated; and the metrics.
+
+        Non-finite values are kept, and counted in the attribute `n_non_finite`. The attribute
+        `targets` says how the targets were understood.
 
     Raises:
-        ValueError: If an argument does not fit, targets ask for no loss, data change between
-            passes, or nothing can move.
+        ValueError: If an argument does not fit, the targets do not determine a loss, the data
+            change between passes, or there is nothing to move.
         TypeError: If an argument is of the wrong kind.
 
     Examples:

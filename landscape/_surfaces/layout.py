@@ -29,7 +29,7 @@ def line_coordinates(size: int, span: tuple[float, float], *, has_end: bool) -> 
 
     low, high = span
     if has_end and not low <= 0 < 1 <= high:
-        raise ValueError(f"`span`: expected to hold both ends, 0 and 1, got {span!r}")
+        raise ValueError(f"`span`: expected a range that contains both ends, 0 and 1, got {span!r}")
 
     regular = low + (high - low) * np.arange(size) / (size - 1)
     ends = [end for end in ((0.0, 1.0) if has_end else (0.0,)) if low <= end <= high]

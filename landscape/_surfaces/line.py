@@ -47,36 +47,40 @@ def line(
     """Evaluate the loss on a line: to another model, or along a direction.
 
     Args:
-        model: Any module; left as it was found. It stands at alpha = 0.
+        model: Any module; left as it was found. It is at alpha = 0.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
-        to: A model or state dict, at alpha = 1. Everything then moves, running statistics of batch
-            norm included (variances stay at or above 0), so that both ends have their own loss.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
+        to: A model or state dict, at alpha = 1. All parameters and the running statistics of batch
+            norms then move (variances stay at or above 0), so that the loss at each end is that of
+            the model there.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; by default what targets ask for, such as cross-entropy of classes.
-        metrics: Further values by name: callables like `loss`, of `(model)` alone, or
-            loss-landscapes metrics.
+            sample; by default the loss that the targets ask for, such as cross-entropy.
+        metrics: Further values to compute, by name: callables like `loss`, callables of `(model)`
+            alone, or loss-landscapes metrics.
         direction: Without `to`: `"random"`, `"gradient"`, `"hessian"` (the eigenvector of the
             largest eigenvalue), or a mapping of tensors by parameter name.
-        normalisation: `"filter"`, `"layer"` (each tensor to the norm of its weights), `"tensor"`
-            (each to the same norm, and the whole to 1), `"unit"` (to 1 as one vector) or `"none"`;
-            by default `"filter"` for a random direction, `"none"` for a given one, else `"unit"`.
-            Not with `to`.
+        normalisation: `"filter"` (each filter to the norm of its weights), `"layer"` (each tensor
+            to the norm of its weights), `"tensor"` (every tensor to the same norm, and the whole
+            direction to norm 1), `"unit"` (the whole direction to norm 1) or `"none"`;
+            by default `"filter"` for a random direction, `"none"` for one that you pass, else
+            `"unit"`. Not with `to`.
         normalization: Another spelling of `normalisation`.
         over: Names or patterns of the parameters that move; by default trained weights of two or
             more dimensions. Not with `to`, which moves everything.
         extra: A module or mapping of tensors that the direction covers as well; see `grid`. Not
             with `to`.
-        samples: How many samples to draw, if there are so many; None takes all.
-        size: Points along the line; both ends, alpha = 0 and 1, are added if they are not among
-            them.
-        span: Where alpha begins and ends; (0, 1) with `to`, else (-1, 1).
-        seed: Decides samples and direction.
+        samples: How many samples to draw, at most; None takes all.
+        size: Number of points along the line. The points alpha = 0 and 1 are added if they are
+            missing.
+        span: First and last alpha; (0, 1) with `to`, else (-1, 1).
+        seed: Determines samples and direction.
         bn: `"frozen"` running statistics, or `"recompute"` them at every point.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
-        checkpoint: A file for finished points: the same call goes on from there after a kill.
-        executor: Where pieces are evaluated; by default in this process.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
+        checkpoint: A file for finished points. After a kill, the same call continues from it.
+        executor: A `concurrent.futures.Executor` that evaluates pieces; by default this process
+            does.
 
     Returns:
         Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` and metrics over `alpha`, and
@@ -101,7 +105,7 @@ def line(
     alphas = line_coordinates(size, span or default_span, has_end=to is not None)
     normalisation = either_spelling(normalisation, normalization)
     if to is not None and (over, extra, normalisation, direction) != (None, None, None, "random"):
-        raise ValueError("`to`: leaves no choice of direction, normalisation, over or extra")
+        raise ValueError("`to`: cannot be combined with direction, normalisation, over or extra")
     if not isinstance(direction, str | Mapping):
         raise TypeError(
             f"`direction`: expected a name or a mapping, got {type(direction).__name__}"

@@ -38,33 +38,35 @@ def plane(
 ) -> xr.Dataset:
     """Evaluate the loss on the plane through three models.
 
-    The axes are orthonormal, so that distances and angles on paper are those in parameter space:
-    the first model stands at (0, 0), the second on the alpha axis, the third above it.
+    The axes are orthonormal, so that distances and angles in a picture are those in parameter
+    space. The first model is at (0, 0), the second on the alpha axis, and the third above it.
 
     Args:
-        models: Three models or state dicts; the first must be a module: it is what runs, and is
-            left as it was found. Every parameter moves, and running statistics along with them
-            (variances stay at or above 0).
+        models: Three models or state dicts. The first must be a module: it runs at every point,
+            and is left as it was found. All parameters and running statistics move (variances stay
+            at or above 0).
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; by default what targets ask for, such as cross-entropy of classes.
-        metrics: Further values by name: callables like `loss`, of `(model)` alone, or
-            loss-landscapes metrics.
-        samples: How many samples to draw, if there are so many; None takes all.
+            sample; by default the loss that the targets ask for, such as cross-entropy.
+        metrics: Further values to compute, by name: callables like `loss`, callables of `(model)`
+            alone, or loss-landscapes metrics.
+        samples: How many samples to draw, at most; None takes all.
         size: Points along alpha and beta.
         margin: Room around the three models, relative to their extent.
-        seed: Decides the samples.
+        seed: Determines which samples are drawn.
         bn: `"frozen"` running statistics, or `"recompute"` them at every point.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
-        checkpoint: A file for finished points: the same call goes on from there after a kill.
-        executor: Where pieces are evaluated; by default in this process.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
+        checkpoint: A file for finished points. After a kill, the same call continues from it.
+        executor: A `concurrent.futures.Executor` that evaluates pieces; by default this process
+            does.
 
     Returns:
-        Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` and metrics over `(alpha, beta)`,
-        and over `model` (0, 1, 2) where they stand, `model_alpha` and `model_beta`, and their own
-        loss, `model_loss`.
+        Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` and metrics over `(alpha, beta)`.
+        Over `model` (0, 1, 2), it has their positions `model_alpha` and `model_beta`, and their own
+        loss `model_loss`.
 
     Raises:
         ValueError: If the models are on one line, or do not fit each other.

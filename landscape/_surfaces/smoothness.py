@@ -15,7 +15,7 @@ _RESOLVED = 0.5
 
 
 def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)) -> xr.Dataset:
-    """Describe how rough a loss surface is, in the statistics of tables 7 and 8 and more.
+    """Describe how rough a loss surface is, by the statistics of the paper's tables 7, 8 and more.
 
     Args:
         surface: A result of `grid`, with `loss (..., alpha, beta)`; further dimensions are kept.
@@ -28,10 +28,10 @@ def smoothness(surface: xr.Dataset, *, radii: Sequence[float] = (0.25, 0.5, 1.0)
         papers' numbers only fit this one); `total_variation`, the integral of `|dL/dalpha| +
         |dL/dbeta|`; `curvature_min`, `curvature_max`, the extreme eigenvalues of the in-plane
         Hessian, and `convex_share`, where both are at least 0; `sharpness (..., radius)`, the
-        largest rise above (0, 0) within a radius (NaN if (0, 0) is no point); `slope_correlation`
-        between neighbouring steps, near 1 for a surface that the grid resolves, about 0 or less
-        for noise (NaN on a flat surface); `under_resolved`, 1 if that is below 0.5; and
-        `n_non_finite`, points left out of everything else.
+        largest rise above (0, 0) within a radius (NaN if (0, 0) is not a point);
+        `slope_correlation` between neighbouring steps, near 1 for a surface that the grid resolves,
+        about 0 or less for noise (NaN on a flat surface); `under_resolved`, 1 if that is below 0.5;
+        and `n_non_finite`, points left out of everything else.
 
     Raises:
         ValueError: If `surface` has no `loss` over `alpha` and `beta` of 3 x 3 points or more, or
@@ -154,16 +154,16 @@ def _resolution(z: Array) -> dict[str, Statistic]:
 
     for axis in (-2, -1):
         slopes = np.moveaxis(np.diff(z, axis=axis), axis, -1)
-        before = slopes[..., :-1]
-        after = slopes[..., 1:]
+        slopes_before = slopes[..., :-1]
+        slopes_after = slopes[..., 1:]
 
         # Pairs with a value that is not finite do not count.
-        is_finite = np.isfinite(before + after)
-        before = np.where(is_finite, before, 0)
-        after = np.where(is_finite, after, 0)
+        is_finite = np.isfinite(slopes_before + slopes_after)
+        slopes_before = np.where(is_finite, slopes_before, 0)
+        slopes_after = np.where(is_finite, slopes_after, 0)
 
-        products += (before * after).sum((-2, -1))
-        squares += (before**2).sum((-2, -1)), (after**2).sum((-2, -1))
+        products += (slopes_before * slopes_after).sum((-2, -1))
+        squares += (slopes_before**2).sum((-2, -1)), (slopes_after**2).sum((-2, -1))
 
     correlation = products / np.sqrt(squares.prod(0))
     is_under_resolved = np.where(np.isnan(correlation), np.nan, correlation < _RESOLVED)

@@ -49,28 +49,30 @@ def trajectory(
     """Evaluate the loss on the plane that shows most of a training run.
 
     The plane goes through the last checkpoint along the first two principal components of all
-    checkpoints (Li et al. 2018); its axes are orthonormal. A path seldom lies in a plane: its
-    distance from it and the true loss of each checkpoint are given too, since the loss on the
-    plane below a checkpoint is another one.
+    checkpoints (Li et al. 2018); its axes are orthonormal. A training run is rarely confined to a
+    plane, so the loss on the plane differs from that of the checkpoint above it. The result
+    therefore also has the distance of each checkpoint from the plane, and its true loss.
 
     Args:
         model: A model of the same architecture, to run; left as it was found.
         checkpoints: Three or more models or state dicts, in order.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
-            DataLoader, a list of batches. Inputs are a tensor, a tuple (positional arguments of
-            the model) or a mapping (its keywords); batches padded to unequal lengths stay apart.
+            DataLoader, a list of batches. Inputs are a tensor, a tuple (passed as positional
+            arguments) or a mapping (passed as keywords). Batches that are padded to different
+            lengths are not merged.
         steps: Optimizer updates before each checkpoint; 0, 1, 2, ... by default.
         loss: `(outputs, targets)` or `(model, x, y)`, a mean over the batch or one value per
-            sample; by default what targets ask for, such as cross-entropy of classes.
-        samples: How many samples to draw, if there are so many; None takes all.
+            sample; by default the loss that the targets ask for, such as cross-entropy.
+        samples: How many samples to draw, at most; None takes all.
         size: Points along alpha and beta.
         margin: Room around the path, relative to its extent.
-        seed: Decides the samples.
+        seed: Determines which samples are drawn.
         bn: `"frozen"` running statistics, on the plane those of the last checkpoint, or
             `"recompute"` them at every point.
-        batch_size: Samples at a time; by default as many as keep activations in the cache.
-        checkpoint: A file for finished points: the same call goes on from there after a kill.
-        executor: Where pieces are evaluated; by default in this process.
+        batch_size: Samples per batch; by default as many as keep activations in the CPU's cache.
+        checkpoint: A file for finished points. After a kill, the same call continues from it.
+        executor: A `concurrent.futures.Executor` that evaluates pieces; by default this process
+            does.
 
     Returns:
         Dataset with `loss`, `loss_se`, `accuracy`, `evaluated` over `(alpha, beta)`; over `step`,

@@ -32,13 +32,13 @@ class Auxiliary:
 def auxiliary(loss: Callable[[Any, Any], Tensor]) -> Auxiliary:
     """The gradient of any auxiliary loss with respect to the blocks' outputs, as a credit.
 
-    The credit of a block that the loss does not depend on is zero. A probe's signal, say, is
-    nudged inside `with probe.listening():`, since the model runs in eval mode, by
-    `auxiliary(lambda outputs, targets: probe.loss(targets))`.
+    If the loss does not depend on a block, its credit is zero. For the signal of a probe, pass
+    `auxiliary(lambda outputs, targets: probe.loss(targets))`, and call the verb inside `with
+    probe.listening():`, because the model runs in eval mode.
 
     Args:
-        loss: `(outputs, targets)` of a forward pass just made, to one number, which is taken as a
-            mean over the batch, or to one number per sample.
+        loss: A function of the `(outputs, targets)` of the latest forward pass. It returns one
+            number, understood as a mean over the batch, or one number per sample.
 
     Raises:
         TypeError: If the loss cannot be called.

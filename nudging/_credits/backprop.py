@@ -17,14 +17,14 @@ def backprop(state: State) -> dict[str, Tensor]: ...
 def backprop(state: State | None = None) -> Credit | dict[str, Tensor]:
     """The credit that all others are compared with: the gradient of each sample's loss.
 
-    Made by a call, like all credits: `nudging.nudge(model, data, nudging.backprop(), "blocks.*")`.
-    It has no settings, so that `nudging.backprop` without the call is the same credit.
+    Call it to get the credit: `nudging.nudge(model, data, nudging.backprop(), "blocks.*")`. It has
+    no settings, so `nudging.backprop` without the call works as well.
 
     Args:
-        state: What `observe` makes; a verb passes it. Without one, this is a factory.
+        state: A state made by `observe`; verbs pass it. Leave it out to get the credit.
 
     Returns:
-        The credit; or, for a state, one tensor per block, like its output.
+        The credit; or, for a state, one tensor per block, of the shape of its output.
 
     Examples:
         >>> import torch

@@ -58,9 +58,9 @@ class Bridge(BridgeNetworks):
         """Train the bridge on the hidden states of a model that stays as it is.
 
         Args:
-            model: Called as its inputs ask for (`call_model`); left as it was found.
+            model: Any module, called in eval mode (see `call_model`); left as it was found.
             data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list
-                of batches, as `resonance_toolkit.take` understands them.
+                of batches; see `resonance_toolkit.take`.
             blocks: Names or patterns; all of one shape. The last is the terminal state. By default
                 those of `resonance_toolkit.find_blocks`.
             loss: `(outputs, targets)` to one loss per sample; by default the one that the targets
@@ -68,7 +68,7 @@ class Bridge(BridgeNetworks):
             epochs: Passes over the samples, in another order each time.
             batch_size: Samples in one step.
             samples: How many of the data to use; all by default.
-            seed: Decides which samples, and their order.
+            seed: Determines which samples, and their order.
 
         Returns:
             Dataset with `loss (epoch)`, the bridge's own, averaged over the steps.

@@ -31,13 +31,13 @@ class CreditBridge(Bridge):
         layers: Its linear layers.
         times: Numbers in the embedding of the depth; even.
         temperature: T of the soft minimum; larger is nearer to a mean.
-        draws: Noise draws in it.
+        draws: Number of noise draws in the soft minimum.
         noise: Standard deviation of the noise, relative to the RMS of the state.
-        relative_noise: False takes `noise` as it is.
-        decay: Of the slow copy, per step.
+        relative_noise: False takes `noise` as an absolute standard deviation.
+        decay: Decay of the slow copy, per step.
         terminal: Weight of the gradient term.
         lr: Learning rate of its optimizer, AdamW.
-        seed: Decides its initial weights and the noise.
+        seed: Determines its initial weights and the noise.
 
     Examples:
         >>> CreditBridge(hidden=8)

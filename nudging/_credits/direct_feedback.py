@@ -19,7 +19,7 @@ def direct_feedback(
     those of a Swin transformer do not.
 
     Args:
-        seed: Decides the matrices.
+        seed: Determines the matrices.
         scale: Their standard deviation; `1 / sqrt(classes)` by default.
         reuse_last: The last two blocks share a matrix, if they are equally wide. In the credit
             audit block l is trained by the credit of its input, so that the last state has none.
@@ -28,7 +28,7 @@ def direct_feedback(
         A credit, with `matrices`, `state_dict`, `load_state_dict`, `to_dataset`.
 
     Raises:
-        ValueError: If the scale is no positive, finite number.
+        ValueError: If the scale is not a positive, finite number.
 
     Reference:
         Nokland, Direct Feedback Alignment Provides Learning in Deep Neural Networks, 2016.

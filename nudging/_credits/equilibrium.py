@@ -12,7 +12,8 @@ CreditOf: TypeAlias = Literal["displacement", "error"]
 
 
 class EquilibriumPropagation:
-    """How hidden states move when the loss pulls at a network that has come to rest.
+    """The credit of equilibrium propagation: how states move if the loss pulls at a network at
+    rest.
 
     The energy of one sample is `E = sum_l |h_{l+1} - F_l(h_l)|^2 / 2`, with F_l the block between
     two states; a forward pass has energy 0. From there `steps` steps of gradient descent of size
@@ -21,18 +22,19 @@ class EquilibriumPropagation:
     At the end of the descent, for small beta, this is not the backprop gradient g_l but the sum of
     what all earlier blocks pass on, `g_l + F' g_{l-1} + F' F' g_{l-2} + ...`: nearly the same
     direction in a network of small residual branches. `of="error"` takes the prediction errors
-    `-(h_{l+1} - F_l(h_l)) / beta` in place of the displacements, which do tend to g_l.
+    `-(h_{l+1} - F_l(h_l)) / beta` instead of the displacements; these do tend to g_l.
 
-    Each block must take the output of the block before it and nothing else, or the credit raises
-    ValueError. It needs no memory of its own: there is nothing to save but the arguments. In half
-    precision the small displacements drown in rounding; give it a copy of the model in single one.
+    Each block must take the output of the block before it and nothing else; otherwise the credit
+    raises a ValueError. It has no state, so there is nothing to save but the arguments. In half
+    precision, small displacements are lost in rounding errors: use a copy of the model in single
+    precision.
 
     Args:
         beta: How strongly the loss pulls.
-        steps: Of gradient descent.
-        rate: Their size.
-        anchored: Whether the first state is held by a spring to where it was, like all others.
-            Without it (as published) that state drifts for as long as there are steps.
+        steps: Number of steps of gradient descent.
+        rate: Size of a step.
+        anchored: Whether a spring holds the first state to where it was, as it holds all others.
+            Without it (as published), that state drifts further with every step.
         of: `"displacement"` or `"error"`; the latter needs `anchored` for the first block.
 
     Reference:
@@ -58,7 +60,9 @@ class EquilibriumPropagation:
         check_positive("rate", rate)
         check_choice("of", of, ("displacement", "error"))
         if of == "error" and not anchored:
-            raise ValueError("`of`: 'error' needs anchored=True, else the first block has none")
+            raise ValueError(
+                "`of`: 'error' needs anchored=True, because otherwise the first block has no error"
+            )
 
         self.settings = {
             "beta": beta,
@@ -108,7 +112,8 @@ class EquilibriumPropagation:
                 shifts = self._prediction_errors(modules, moved_states, free_states)
             else:
                 shifts = [
-                    moved - free for moved, free in zip(moved_states, free_states, strict=True)
+                    moved_state - free_state
+                    for moved_state, free_state in zip(moved_states, free_states, strict=True)
                 ]
         return {
             block: -shift / self.beta for block, shift in zip(state.blocks, shifts, strict=True)
@@ -132,16 +137,18 @@ class EquilibriumPropagation:
             try:
                 output = _call_block(module, input_state)
             except Exception as error:
-                raise ValueError(f"`blocks`: {block!r} cannot run on the block before") from error
+                raise ValueError(
+                    f"`blocks`: {block!r} cannot run on the block before it"
+                ) from error
 
             # Not bit by bit: a block by itself may run another kernel than inside the model.
             if output.shape != hidden.shape or not torch.allclose(
                 output, hidden, rtol=1e-3, atol=1e-4
             ):
                 raise ValueError(
-                    f"`blocks`: equilibrium propagation expects a chain, but {block!r} gives "
-                    "something else than in the model when it runs on the output of the block "
-                    "before; name every block in between, too"
+                    "`blocks`: equilibrium propagation expects a chain of blocks, but on the "
+                    f"output of the block before it, {block!r} returns something else than in "
+                    "the model; name every block in between, too"
                 )
 
 

@@ -11,7 +11,7 @@ def feedback(*, seed: int = 0, scale: float | None = None) -> Feedback:
     blocks; several positions (tokens, pixels) share them.
 
     Args:
-        seed: Decides the matrices.
+        seed: Determines the matrices.
         scale: Their standard deviation; 1 / sqrt(numbers that go in) by default, which keeps
             the length of a credit.
 
@@ -19,7 +19,7 @@ def feedback(*, seed: int = 0, scale: float | None = None) -> Feedback:
         A credit, with `matrices`, `state_dict`, `load_state_dict`, `to_dataset`.
 
     Raises:
-        ValueError: If the scale is no positive, finite number.
+        ValueError: If the scale is not a positive, finite number.
 
     Reference:
         Lillicrap et al., Random synaptic feedback weights support error backpropagation, 2016.

@@ -15,15 +15,15 @@ _CLASSES: dict[str, Any] = {
 
 
 def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
-    """The credit whose `to_dataset()` this is; it gives the same credits, bit for bit.
+    """Restore a credit from its `to_dataset()`; it gives the same credits, bit for bit.
 
     Args:
-        dataset: From `to_dataset()`, or read from a file, such as the group of a result:
+        dataset: From `to_dataset()` or `saved_credit`, or read from a file that was written by
             `credit.to_dataset().to_netcdf(path, group="credit", mode="a", engine="h5netcdf")`.
 
     Raises:
         ValueError: If the dataset holds no credit, or a damaged one.
-        TypeError: If it is no dataset.
+        TypeError: If it is not a Dataset.
 
     Examples:
         >>> from nudging import direct_feedback
@@ -42,5 +42,5 @@ def load_credit(dataset: xr.Dataset) -> Callable[[State], dict[str, Tensor]]:
     try:
         credit: Callable[[State], dict[str, Tensor]] = _CLASSES[kind].from_dataset(dataset)
     except Exception as error:  # whatever a file that someone else made holds instead
-        raise ValueError(f"`dataset`: holds no whole {kind}: {error}") from error
+        raise ValueError(f"`dataset`: holds no complete {kind}: {error}") from error
     return credit

@@ -21,7 +21,7 @@ class NetworkSettings:
         hidden: Width of its hidden layers.
         layers: Its linear layers.
         times: Numbers in the embedding of the depth; even.
-        seed: Decides its initial weights.
+        seed: Determines its initial weights.
     """
 
     width: int

@@ -23,15 +23,15 @@ class Random:
 
 @credit_factory
 def random(seed: int = 0) -> Random:
-    """A credit that knows nothing: a Gaussian direction for every sample and block.
+    """A credit without information: a Gaussian direction for every sample and block.
 
-    A sample gets the same direction whatever batch it comes in.
+    The direction of a sample does not depend on the batch that it is in.
 
     Args:
-        seed: Decides the directions.
+        seed: Determines the directions.
 
     Raises:
-        ValueError: If the seed is no whole number of at least 0.
+        ValueError: If the seed is not a whole number of at least 0.
 
     Examples:
         >>> random(seed=1)

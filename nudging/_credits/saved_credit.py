@@ -4,17 +4,18 @@ from nudging._credits.saving import CREDIT_PREFIX
 
 
 def saved_credit(result: xr.Dataset) -> xr.Dataset:
-    """Take out of a result what its credit was saved as.
+    """Return the credit that is stored in a result, as a Dataset.
 
     Args:
-        result: Of a verb that was given a credit with `to_dataset`, fresh or from a file.
+        result: The result of a verb whose credit has a method `to_dataset`. It may have been saved
+            and loaded.
 
     Returns:
-        Dataset as that credit's `to_dataset` made it, for its `from_dataset`.
+        What that credit's `to_dataset` returned; pass it to `load_credit`.
 
     Raises:
-        ValueError: If there is none in it.
-        TypeError: If it is no dataset.
+        ValueError: If the result stores no credit.
+        TypeError: If it is not a Dataset.
 
     Examples:
         >>> import nudging, torch

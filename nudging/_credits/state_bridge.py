@@ -30,7 +30,7 @@ class StateBridge(Bridge):
         at_prediction: Whether the readout is differentiated at the predicted terminal state (by
             default) or at the true one.
         lr: Learning rate of its optimizer, AdamW.
-        seed: Decides its initial weights.
+        seed: Determines its initial weights.
 
     Examples:
         >>> bridge = StateBridge(hidden=8)

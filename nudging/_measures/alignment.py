@@ -27,37 +27,41 @@ def alignment(
 ) -> xr.Dataset:
     """Compare the credit of each block with the gradient of the loss, sample by sample.
 
-    The cosine is not clamped: norms are not kept above any number. Where the gradient of the mean
-    loss is below `floor`, it is too small to be a reference; the cosine there is NaN, `valid` is
-    false and the attribute `invalid` has the numbers. That gradient has the 1/N of the mean over
-    the samples drawn, so the floor means something only with N beside it: `gradient_norm` is
-    without.
+    Norms are not clamped from below before they divide the inner product. If the norm of the
+    gradient of the mean loss is below `floor`, the gradient is too small to be a reference: the
+    cosine is NaN, `valid` is False, and the attribute `invalid` gives the numbers. The gradient of
+    the mean loss contains a factor 1/N for N samples, so the floor is meaningful only together with
+    N. `gradient_norm` does not contain this factor.
 
     Args:
-        model: Called as its inputs ask for (`call_model`); left as it was found.
+        model: Any module, called in eval mode (see `call_model`); left as it was found.
         data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
-            batches, as `resonance_toolkit.take` understands them.
-        credit: Maps a `State` to one tensor per block, like its output; such as `backprop()`.
-        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
-            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
-        floor: The smallest norm of the gradient of the mean loss that a cosine is taken with.
-        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
-            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; with class weights, such that the mean
-            over all samples is torch's own of all of them in one batch.
-        samples: How many samples to draw, if there are so many; None takes all.
-        batch_size: Samples at a time.
-        seed: Decides which samples.
+            batches; see `resonance_toolkit.take`.
+        credit: A function from a `State` to one tensor per block, of the shape of the block's
+            output, such as `backprop()`.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or
+            list, of which the first tensor is used; by default those of
+            `resonance_toolkit.find_blocks`.
+        floor: Below this norm of the gradient of the mean loss, the cosine is NaN.
+        loss: A function of `(outputs, targets)` that returns one loss per sample, or a loss of
+            torch; by default the one that the targets ask for (`resonance_toolkit.default_loss`).
+            Samples whose targets are all -100 are left out. A mean of torch is taken over each
+            sample by itself; class weights count as in one batch of all samples.
+        samples: How many samples to draw, at most; None takes all.
+        batch_size: Samples per batch.
+        seed: Determines which samples are drawn.
         dtype: Differentiate a copy of the model of this precision; the model itself by default.
 
     Returns:
         Dataset over `layer` with `cosine`, the mean over samples with a credit and a gradient;
-        `cosine_sd` and `cosine_se`, standard deviation over samples and error of the mean;
-        medians over samples of norms: `gradient_norm` (gradient of a sample's loss),
-        `mean_loss_gradient_norm` (the same over N), `hidden_norm`, `credit_norm`; and `valid`.
+        `cosine_sd` and `cosine_se`, the standard deviation over samples and the standard error of
+        the mean; medians over samples of norms: `gradient_norm` (of the gradient of a sample's
+        loss), `mean_loss_gradient_norm` (the same divided by N), `hidden_norm`, `credit_norm`; and
+        `valid`.
 
     Raises:
-        ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
+        ValueError: If an argument does not fit, or a credit is missing, not finite, or has another
+            shape than the block's output.
         TypeError: If an argument is of the wrong kind.
 
     Examples:

@@ -44,47 +44,47 @@ def audit(
     batch_size: int = 128,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Check whether accuracy and alignment of a network mean what they seem to.
+    """Check whether accuracy and alignment in a network are meaningful.
 
-    Four checks, each of which fires on the wrong side of its threshold:
+    There are four checks. Each one *fires* if its value is on the wrong side of its threshold:
 
     (a) `scale`: some block makes the activations many times larger;
     (b) `reference`: the gradient that credits are compared with is too small to measure;
     (c) `stability`: all batches have nearly the same mean gradient at the middle block;
     (d) `depth`: trained blocks are hardly better than frozen random ones.
 
-    Once one fires, accuracy and alignment are to be withdrawn or given with that caveat. What was
-    not measured has not passed: (a) needs two blocks, (c) `n_batches` full batches (1024 samples by
-    default), (d) both accuracies, and all of them finite numbers; `reason` says what was missing.
-    The gradient in (b) has the 1/N of the mean over the samples drawn, N = `n_batches *
-    batch_size`.
+    If a check fires, do not report accuracy and alignment without that caveat. A check that could
+    not be measured has not passed: (a) needs two blocks, (c) needs `n_batches` full batches (1024
+    samples by default), (d) needs both accuracies, and all need finite numbers. `reason` says what
+    was missing. The gradient in (b) contains the factor 1/N of the mean over the N = `n_batches *
+    batch_size` samples drawn.
 
     Args:
-        model: Called as its inputs ask for (`call_model`); left as it was found.
+        model: Any module, called in eval mode (see `call_model`); left as it was found.
         data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
-            batches, as `resonance_toolkit.take` understands them.
-        blocks: Names or patterns, the embedding included, in the order of depth; by default those
-            of `resonance_toolkit.find_blocks`.
-        accuracy: Of the trained network, between 0 and 1; needed by (d).
-        frozen_accuracy: Of the same network trained with frozen random blocks, as by
-            `depth_utility`; needed by (d).
-        scale: (a) fires where the median norm of the activations grows by more than this factor
-            from one block to the next.
-        reference: (b) fires where the median norm of the gradient at the last block is below.
-        stability: (c) fires where the mean cosine of the batches' gradients is above.
-        depth: (d) fires where the difference of the two accuracies is below.
-        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
-            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; with class weights, such that the mean
-            over all samples is torch's own of all of them in one batch.
+            batches; see `resonance_toolkit.take`.
+        blocks: Names or patterns in order of depth, including the embedding; by default those of
+            `resonance_toolkit.find_blocks`.
+        accuracy: Accuracy of the trained network, between 0 and 1; needed for (d).
+        frozen_accuracy: Accuracy of the same network trained with frozen random blocks, such as
+            `depth_utility` measures; needed for (d).
+        scale: (a) fires if the median norm of the activations grows by more than this factor from
+            one block to the next.
+        reference: (b) fires if the median norm of the gradient at the last block is below this.
+        stability: (c) fires if the mean cosine of the batches' gradients is above this.
+        depth: (d) fires if the difference of the two accuracies is below this.
+        loss: A function of `(outputs, targets)` that returns one loss per sample, or a loss of
+            torch; by default the one that the targets ask for (`resonance_toolkit.default_loss`).
+            Samples whose targets are all -100 are left out. A mean of torch is taken over each
+            sample by itself; class weights count as in one batch of all samples.
         n_batches: Batches for (c), at least two.
         batch_size: Samples in each.
-        seed: Decides which samples.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset over `check` with `value`, `threshold`, `verdict` ("passed", "fired" or "not
-        measured"), `reason` (why it was not measured, else empty) and `meaning`; the attribute
-        `verdict` sums up.
+        measured"), `reason` (why it was not measured, else empty) and `meaning`. The attribute
+        `verdict` summarises them.
 
     Raises:
         ValueError: If an argument does not fit.
@@ -133,7 +133,7 @@ def audit(
 
     # NaN is what was not measured, and so has not passed.
     hidden_norms = np.median(values["norms"]["hidden"], -1)
-    measured = {
+    values_by_check = {
         "scale": _largest_growth(hidden_norms),
         "reference": float(np.median(values["norms"]["gradient"][-1])) / n_samples,
         "stability": np.nan if shortage else _agreement_in_the_middle(values["gradients"]),
@@ -142,14 +142,17 @@ def audit(
 
     reasons_for_nan = _explain_nan(len(hidden_norms), shortage)
     reasons = {
-        name: reasons_for_nan[name] if np.isnan(value) else "" for name, value in measured.items()
+        name: reasons_for_nan[name] if np.isnan(value) else ""
+        for name, value in values_by_check.items()
     }
-    verdicts = {name: _judge(name, value, thresholds[name]) for name, value in measured.items()}
+    verdicts = {
+        name: _judge(name, value, thresholds[name]) for name, value in values_by_check.items()
+    }
 
     limits = [float(threshold) for threshold in thresholds.values()]
     return make_dataset(
         {
-            "value": ("check", list(measured.values()), "what was measured"),
+            "value": ("check", list(values_by_check.values()), "what was measured"),
             "threshold": ("check", limits, "where the check fires"),
             "verdict": ("check", list(verdicts.values()), "passed, fired or not measured"),
             "reason": ("check", list(reasons.values()), "why it was not measured"),
@@ -219,7 +222,7 @@ def _judge(name: str, value: float, threshold: float) -> str:
 
 def _summarise(verdicts: dict[str, str], reasons: dict[str, str]) -> str:
     fired = [name for name, verdict in verdicts.items() if verdict == "fired"]
-    missing = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
+    missing_checks = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
 
     summary = f"accuracy and alignment need a caveat: {', '.join(fired)}" if fired else "none fired"
-    return f"{summary}; not measured: {', '.join(missing)}" if missing else summary
+    return f"{summary}; not measured: {', '.join(missing_checks)}" if missing_checks else summary

@@ -234,7 +234,7 @@ def _ask_credit(credit: Credit, state_of_model: State, state: State) -> dict[str
     credit_by_block = credit(state_of_model)
 
     if tensor_versions((state_of_model.hidden, state_of_model.inputs)) != versions_before:
-        raise ValueError("`credit`: expected to leave the state alone, but it wrote into it")
+        raise ValueError("`credit`: expected a credit that does not change the state, but it did")
     return _check_credit_tensors(credit_by_block, state)
 
 

@@ -26,36 +26,41 @@ def correlation(
     seed: int = 0,
     dtype: torch.dtype | None = torch.float64,
 ) -> xr.Dataset:
-    """Correlate the loss change that a credit predicts with the true one, in random directions.
+    """Correlate the changes of the loss that a credit predicts with the true ones.
 
-    Each sample's block output moves by `epsilon * v` along random unit vectors `v`; predicted is
-    `epsilon * <a, v>`. Credits are not normalised: that one sample has more than another counts.
+    The output of a block moves by `epsilon * v` along random unit vectors `v`, for each sample. The
+    credit `a` predicts a change of `epsilon * <a, v>`. Credits are not normalised, so the relative
+    size of the credits of different samples matters.
 
     Args:
-        model: Called as its inputs ask for (`call_model`); left as it was found.
+        model: Any module, called in eval mode (see `call_model`); left as it was found.
         data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
-            batches, as `resonance_toolkit.take` understands them.
-        credit: Maps a `State` to one tensor per block, like its output; such as `backprop()`.
-        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
-            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
+            batches; see `resonance_toolkit.take`.
+        credit: A function from a `State` to one tensor per block, of the shape of the block's
+            output, such as `backprop()`.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or
+            list, of which the first tensor is used; by default those of
+            `resonance_toolkit.find_blocks`.
         epsilon: Length of a step.
         n_directions: Random directions per sample and block.
-        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
-            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; with class weights, such that the mean
-            over all samples is torch's own of all of them in one batch.
-        samples: How many samples to draw, if there are so many; None takes all.
-        batch_size: Samples at a time.
-        seed: Decides samples and directions, which belong to the samples and not to batches.
+        loss: A function of `(outputs, targets)` that returns one loss per sample, or a loss of
+            torch; by default the one that the targets ask for (`resonance_toolkit.default_loss`).
+            Samples whose targets are all -100 are left out. A mean of torch is taken over each
+            sample by itself; class weights count as in one batch of all samples.
+        samples: How many samples to draw, at most; None takes all.
+        batch_size: Samples per batch.
+        seed: Determines samples and directions. The directions of a sample do not depend on the
+            batch that it is in.
         dtype: The precision of the copy of the model that is perturbed; None means the model
-            itself. In single precision such small changes of the loss drown in rounding.
+            itself. In single precision, such small changes of the loss are lost in rounding errors.
 
     Returns:
         Dataset with `correlation (layer)`: Pearson's over all pairs of sample and direction, NaN
         where either side does not vary; and `correlation_se`, by the jackknife over samples.
 
     Raises:
-        ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
+        ValueError: If an argument does not fit, or a credit is missing, not finite, or has another
+            shape than the block's output.
         TypeError: If an argument is of the wrong kind.
 
     Examples:

@@ -31,22 +31,23 @@ def depth_utility(
     seeds: Sequence[int] = (0,),
     executor: Executor | None = None,
 ) -> xr.Dataset:
-    """Do trained blocks help? Train the same network with only its last k blocks free.
+    """Measure whether training the blocks helps, by training only the last k of them.
 
-    With k = 0 all blocks stay at their random initialisation: the baseline that tells what the
-    rest of the network can do without them. For each seed, building and training start from that
-    seed of the global generator, which gets its own state back afterwards.
+    With k = 0, all blocks keep their random initialisation. This baseline shows what the rest of
+    the network can do without trained blocks. Building and training start from each seed of the
+    global generator in turn; its state is restored afterwards.
 
     Args:
         build: Makes the untrained network.
-        train: Trains it in place. Parameters of frozen blocks come with `requires_grad` off, and
-            must stay as they are; give the optimizer those that require a gradient.
+        train: Trains it in place. Parameters of frozen blocks have `requires_grad=False` and must
+            not change, so pass the optimizer only parameters that require a gradient.
         evaluate: Accuracy of a trained network, between 0 and 1, or any number to compare.
         blocks: Names or patterns of the blocks, in order of depth; by default those of
             `resonance_toolkit.find_blocks`.
         ladder: Values of k; by default 0, 1, ... to the number of blocks.
         seeds: Repetitions.
-        executor: Where networks are trained (processes, not threads); by default in this one.
+        executor: A `concurrent.futures.Executor` of processes (not threads) that trains the
+            networks; by default this process does.
 
     Returns:
         Dataset with `accuracy (seed, trained)`, where `trained` is k, and `utility (seed,
@@ -77,7 +78,9 @@ def depth_utility(
     with preserving_rng(all_accelerators()):
         model = build()
     if not isinstance(model, nn.Module):
-        raise TypeError(f"`build`: expected to make a module, got {type(model).__name__}")
+        raise TypeError(
+            f"`build`: expected a function that returns a module, got {type(model).__name__}"
+        )
     found_blocks = choose_blocks(model, blocks)
     names = list(found_blocks)
     n_blocks = len(names)

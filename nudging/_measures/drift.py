@@ -16,14 +16,14 @@ Weights: TypeAlias = nn.Module | Mapping[str, Tensor]
 def drift(
     before: Weights, after: Weights, *, over: str | Sequence[str] | None = None
 ) -> xr.Dataset:
-    """How far the weights of each layer went, relative to where they began.
+    """Measure how far the weights of each layer moved, relative to their initial norm.
 
     Args:
         before: A model, or a state dict (copy it before training: `model.state_dict()` alone
             shares memory with the model).
-        after: The same, later.
+        after: The same model or its state, later.
         over: Names or patterns of the parameters that count; by default those of two or more
-            dimensions, so neither biases nor norm parameters.
+            dimensions, so neither biases nor the parameters of norms.
 
     Returns:
         Dataset over `layer` with `drift`, the Frobenius norm of the difference over that of

@@ -32,7 +32,7 @@ class LossCorrelation:
     Attributes:
         epsilon: Length of a step.
         n_directions: Directions per sample and block.
-        seed: Decides the directions.
+        seed: Determines the directions.
     """
 
     epsilon: float
@@ -96,7 +96,8 @@ def _correlate(predicted: Array, true: Array) -> tuple[float, float]:
     """
     # Scaled and centred, so that no digits are lost in the differences of moments below.
     p, t = (side / max(np.abs(side).max(), np.finfo(float).tiny) for side in (predicted, true))
-    p, t = p - p.mean(), t - t.mean()
+    p = p - p.mean()
+    t = t - t.mean()
     n_directions, n_samples = p.shape
 
     moments_by_sample = np.array([term.sum(0) for term in (p, t, p * p, t * t, p * t)])

@@ -37,39 +37,42 @@ def measure(
     dtype: torch.dtype | None = torch.float64,
     keep_samples: bool = False,
 ) -> xr.Dataset:
-    """Everything about a credit at once: `nudge`, `alignment` and `correlation`.
+    """Measure a credit by `nudge`, `alignment` and `correlation` at once.
 
-    All three see the same samples and the same credit, which is asked for once per batch.
+    All three use the same samples and the same credit, which is computed once per batch.
 
     Args:
-        model: Called as its inputs ask for (`call_model`); left as it was found.
+        model: Any module, called in eval mode (see `call_model`); left as it was found.
         data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
-            batches, as `resonance_toolkit.take` understands them.
-        credit: Maps a `State` to one tensor per block, like its output; such as `backprop()`.
-        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
-            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
-        eta: Length of the step against the credit, or several.
+            batches; see `resonance_toolkit.take`.
+        credit: A function from a `State` to one tensor per block, of the shape of the block's
+            output, such as `backprop()`.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or
+            list, of which the first tensor is used; by default those of
+            `resonance_toolkit.find_blocks`.
+        eta: Length of the step against the credit, or several lengths.
         normalisation: What the credit of a sample is divided by before that step: `"rms"` its root
             mean square over features, `"unit"` its norm, or `"none"`.
-        floor: The smallest norm of the gradient of the mean loss that a cosine is taken with.
-        epsilon: Length of the random steps whose effect the credit is to predict.
+        floor: Below this norm of the gradient of the mean loss, the cosine is NaN.
+        epsilon: Length of the random steps whose effect the credit predicts.
         n_directions: Random directions per sample and block.
-        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
-            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; with class weights, such that the mean
-            over all samples is torch's own of all of them in one batch.
-        samples: How many samples to draw, if there are so many; None takes all.
-        batch_size: Samples at a time.
-        seed: Decides samples and directions.
+        loss: A function of `(outputs, targets)` that returns one loss per sample, or a loss of
+            torch; by default the one that the targets ask for (`resonance_toolkit.default_loss`).
+            Samples whose targets are all -100 are left out. A mean of torch is taken over each
+            sample by itself; class weights count as in one batch of all samples.
+        samples: How many samples to draw, at most; None takes all.
+        batch_size: Samples per batch.
+        seed: Determines samples and directions.
         dtype: Measure in a copy of the model of this precision; None means the model itself.
-            Credits see the model itself.
-        keep_samples: Also keep the change of every sample.
+            Credits are always computed on the model itself.
+        keep_samples: Also return the change of every sample.
 
     Returns:
         Dataset with the variables of all three, over one `layer` coordinate.
 
     Raises:
-        ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
+        ValueError: If an argument does not fit, or a credit is missing, not finite, or has another
+            shape than the block's output.
         TypeError: If an argument is of the wrong kind.
 
     Examples:

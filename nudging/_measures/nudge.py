@@ -33,45 +33,50 @@ def nudge(
     first_order: bool = True,
     keep_samples: bool = False,
 ) -> xr.Dataset:
-    """Move each block's output a little against its credit: does the loss fall?
+    """Move each block's output a little against its credit, and measure whether the loss falls.
 
-    One block at a time, the output `h` of every sample becomes `h - eta * a / RMS(a)`, with the
-    credit `a` that points like the loss gradient. A negative change is a useful credit. Blocks
-    before the nudged one are not computed again, so L blocks cost about (L + 1) / 2 forward passes
-    and one more; the attribute `passes` says if a model needed full ones instead. The model runs
-    in eval mode, and neither the size of the batches nor other samples have a say.
+    For one block at a time, the output `h` of every sample becomes `h - eta * a / RMS(a)`, where
+    `a` is the credit, which is meant to point like the gradient of the loss. If the change of the
+    loss is negative, the credit is useful. Blocks before the nudged one are not computed again, so
+    L blocks cost about (L + 1) / 2 forward passes and one more. The attribute `passes` says whether
+    a model needed full passes instead. The model runs in eval mode, and the result does not depend
+    on how samples are batched.
 
     Args:
-        model: Called as its inputs ask for (`call_model`); left as it was found.
+        model: Any module, called in eval mode (see `call_model`); left as it was found.
         data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
-            batches, as `resonance_toolkit.take` understands them.
-        credit: Maps a `State` to one tensor per block, like its output; such as `backprop()`.
-        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
-            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
-        eta: Length of the step, or several.
+            batches; see `resonance_toolkit.take`.
+        credit: A function from a `State` to one tensor per block, of the shape of the block's
+            output, such as `backprop()`.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or
+            list, of which the first tensor is used; by default those of
+            `resonance_toolkit.find_blocks`.
+        eta: Length of the step, or several lengths.
         normalisation: What the credit of a sample is divided by: `"rms"` its root mean square over
             features, `"unit"` its norm, or `"none"`.
-        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
-            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; with class weights, such that the mean
-            over all samples is torch's own of all of them in one batch.
-        samples: How many samples to draw, if there are so many; None takes all.
-        batch_size: Samples at a time.
-        seed: Decides which samples.
-        dtype: Measure in a copy of the model of this precision; in its own by default, where
-            changes of half a percent drown in the rounding of half precision. Credits see the
-            model itself.
-        first_order: Also predict the change from the gradient, which costs a backward pass.
-        keep_samples: Also keep the change of every sample.
+        loss: A function of `(outputs, targets)` that returns one loss per sample, or a loss of
+            torch; by default the one that the targets ask for (`resonance_toolkit.default_loss`).
+            Samples whose targets are all -100 are left out. A mean of torch is taken over each
+            sample by itself; class weights count as in one batch of all samples.
+        samples: How many samples to draw, at most; None takes all.
+        batch_size: Samples per batch.
+        seed: Determines which samples are drawn.
+        dtype: Measure in a copy of the model of this precision; by default in the model's own. In
+            half precision, changes of half a percent are lost in rounding errors. Credits are
+            always computed on the model itself.
+        first_order: Also predict the change from the gradient, at the cost of a backward pass.
+        keep_samples: Also return the change of every sample.
 
     Returns:
         Dataset with `loss_change (layer, eta)`, the mean over samples; its standard error
-        `loss_change_se`; `predicted_change (layer, eta)`, to first order; `loss`, the mean at rest;
-        `zero_credits (layer)`, samples without any credit, which stay where they are (a block
-        where all do gives NaN); and `sample_change (layer, eta, sample)` on request.
+        `loss_change_se`; `predicted_change (layer, eta)`, to first order; `loss`, the mean without
+        a nudge; `zero_credits (layer)`, the number of samples whose credit is zero, which do not
+        move (if that is all samples, the block has NaN); and with `keep_samples`, `sample_change
+        (layer, eta, sample)`.
 
     Raises:
-        ValueError: If an argument does not fit, or the credit is missing, misshapen or not finite.
+        ValueError: If an argument does not fit, or a credit is missing, not finite, or has another
+            shape than the block's output.
         TypeError: If an argument is of the wrong kind.
 
     Examples:
@@ -82,7 +87,7 @@ def nudge(
         >>> result = nudge(
         ...     model, (x, y), backprop(), "0", eta=0.1, loss=half_square, samples=1,
         ...     normalisation="unit",
-        ... )  # from length 5 to 4.9
+        ... )  # from norm 5 to 4.9
         >>> result["loss_change"].values.round(4), result["predicted_change"].values.round(4)
         (array([[-0.495]]), array([[-0.5]]))
     """

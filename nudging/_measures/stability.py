@@ -28,29 +28,30 @@ def stability(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Do different batches agree on where a block's output should go?
+    """Measure whether different batches agree on where a block's output should go.
 
-    The mean pairwise cosine, over batches, of the mean loss gradient with respect to the block's
-    output. It is near zero where samples pull in directions of their own, and near one where all
-    gradients have collapsed onto one direction.
+    The stability is the mean cosine, over pairs of batches, between the gradients of their mean
+    loss with respect to the block's output. It is near zero if samples pull in different
+    directions, and near one if all gradients have collapsed onto one direction.
 
     Args:
-        model: Called as its inputs ask for (`call_model`); left as it was found.
+        model: Any module, called in eval mode (see `call_model`); left as it was found.
         data: `(inputs, targets)` or a mapping with `labels`, a Dataset, a DataLoader or a list of
-            batches, as `resonance_toolkit.take` understands them.
-        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
-            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
+            batches; see `resonance_toolkit.take`.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or
+            list, of which the first tensor is used; by default those of
+            `resonance_toolkit.find_blocks`.
         n_batches: How many batches, at least two.
         batch_size: Samples in each.
-        loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
-            for (`resonance_toolkit.default_loss`); samples whose targets are all -100 are left out.
-            Means of torch are taken over each sample alone; with class weights, such that the mean
-            over all samples is torch's own of all of them in one batch.
-        seed: Decides which samples.
+        loss: A function of `(outputs, targets)` that returns one loss per sample, or a loss of
+            torch; by default the one that the targets ask for (`resonance_toolkit.default_loss`).
+            Samples whose targets are all -100 are left out. A mean of torch is taken over each
+            sample by itself; class weights count as in one batch of all samples.
+        seed: Determines which samples are drawn.
 
     Returns:
-        Dataset with `stability (layer)`, NaN where a batch has no gradient or there are fewer full
-        batches than asked for; the attribute `invalid` says if so.
+        Dataset with `stability (layer)`. It is NaN if a batch has no gradient or there are fewer
+        full batches than `n_batches`; the attribute `invalid` says so.
 
     Raises:
         ValueError: If an argument does not fit.

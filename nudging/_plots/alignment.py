@@ -36,7 +36,7 @@ def plot_alignment(
     Args:
         result: Of `alignment` or `measure`; may be joined along `rule`, `seed`, and `step` or
             `epoch`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 

@@ -23,14 +23,14 @@ def plot_audit(
 ) -> Axes:
     """Draw the four checks of an audit: how far each value is from where its check fires.
 
-    The distance is a factor, on a logarithmic scale, and counts to the right for every check: on
-    the shaded side it fires. A triangle marks what is farther than a factor of 1000, or of the
-    other sign. Value and threshold are written below each name; a check that was not measured, and
-    so has not passed, says why.
+    The distance is a factor, on a logarithmic scale. For every check, it fires on the shaded side
+    at the right. A triangle marks a value that is farther away than a factor of 1000, or of the
+    other sign. Value and threshold are written below each name. For a check that was not measured,
+    and so has not passed, the reason is given.
 
     Args:
         audit: Of `nudging.audit`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: For the marks, as `Axes.scatter` takes it.
 
@@ -40,10 +40,10 @@ def plot_audit(
     Raises:
         ValueError: If `audit` is something else.
     """
-    missing = [name for name in _NEEDED if name not in audit or audit[name].dims != ("check",)]
-    if missing:
+    names = [name for name in _NEEDED if name not in audit or audit[name].dims != ("check",)]
+    if names:
         raise ValueError(
-            f"`audit`: expected a result of nudging.audit, got none with {', '.join(missing)}"
+            f"`audit`: expected a result of nudging.audit, got none with {', '.join(names)}"
         )
 
     checks = [str(name) for name in audit["check"].values]
@@ -58,7 +58,8 @@ def plot_audit(
     labels = []
     for row, name in enumerate(checks):
         check = audit.sel(check=name)
-        value, threshold = float(check["value"]), float(check["threshold"])
+        value = float(check["value"])
+        threshold = float(check["threshold"])
         verdict = str(check["verdict"].values)
         side = _fires_above(value, threshold, verdict)
 

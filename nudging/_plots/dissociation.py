@@ -27,20 +27,20 @@ def plot_dissociation(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw how several metrics rank rules, and shade the metrics that rank them otherwise.
+    """Draw how several metrics rank rules, and shade metrics that disagree with the mean ranks.
 
-    Each metric is a vertical axis, scaled so that the value of largest size is at 1 (a metric
-    whose largest value is negative, such as the loss change of a nudge, is turned over); raw means
-    are written beside the points. Shaded is a metric that puts two rules in the other order than
-    their mean ranks over all metrics do. With seeds, a difference within two standard errors is a
-    tie, and every seed is a faint point. What is NaN (a cosine without a reference, say) is left
-    out of means and ranks; "n/a" stands below where nothing remains.
+    Each metric is a vertical axis, scaled so that the value of largest size is at 1. (If that value
+    is negative, as the loss change of a nudge is, the axis is reversed.) Raw means are written
+    beside the points. A metric is shaded if it orders two rules differently than their mean ranks
+    over all metrics do. With seeds, a difference within two standard errors is a tie, and every
+    seed is a faint point. NaN values, such as a cosine without a reference, are left out of means
+    and ranks; "n/a" is written below if nothing remains.
 
     Args:
         result: Variables over `rule`, and `seed` if there are several, of which each is a metric;
             or one variable over `rule` and `metric`.
         metrics: Which metrics, in this order; by default all.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.plot`.
 

@@ -26,19 +26,19 @@ def plot_nudge(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw the change of the loss block by block, as bars; below zero the credit helps.
+    """Draw the change of the loss block by block, as bars; below zero, the credit helps.
 
     Bars are means over `seed` with a point for each seed, or have an error bar of one standard
     error over samples where there are no seeds. A dash marks the change predicted to first order.
-    Bars that differ by more than a factor of 50 are drawn on a logarithmic scale on both sides of
-    zero. A cross on the zero line stands where no sample had a credit. Bars that would be too thin
-    to be seen, of many blocks and rules, are lines over the blocks: a band is one standard error,
+    If bars differ by more than a factor of 50, the scale is logarithmic on both sides of zero. A
+    cross on the zero line means that no sample had a credit. If there are so many blocks and rules
+    that bars would be too thin, lines over the blocks replace them; a band is one standard error,
     and the prediction is dotted.
 
     Args:
         result: Of `nudge` or `measure`; may be joined along `rule` and `seed`.
         eta: Which step length, where there are several.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: Passed on to `Axes.bar`; of it, lines take colour and alpha.
 

@@ -25,7 +25,7 @@ def draw_directions(
     Args:
         state: The batch.
         block: One of its blocks.
-        seed: Decides the numbers.
+        seed: Determines the numbers.
         use: `correlation` draws its perturbations, `random` its credits. Were both the same for one
             seed, the control that must know nothing would point along the very directions that it
             is tested on, and correlate with them.

@@ -12,12 +12,12 @@ from resonance_toolkit import first_tensor, sample_tensor
 
 def replace_sample_tensor(nest: Any, value: Tensor, n_samples: int) -> Any:
     """Return a nest of the same kind with another tensor in the place of `sample_tensor`."""
-    chosen = sample_tensor(nest, n_samples)
-    if chosen is first_tensor(nest):
+    old_tensor = sample_tensor(nest, n_samples)
+    if old_tensor is first_tensor(nest):
         return replace_first_tensor(nest, value)
 
     items = list(nest)
-    place = next(i for i, item in enumerate(items) if item is chosen)
+    place = next(i for i, item in enumerate(items) if item is old_tensor)
     items[place] = value
     return _as_kind_of(nest, items)
 

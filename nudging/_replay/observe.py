@@ -20,25 +20,28 @@ def observe(
     loss: Loss | None = None,
     full_pass_reason: str | None = None,
 ) -> State:
-    """Run a model once on a batch and keep what a credit rule may look at.
+    """Run a model once on a batch, and record what a credit needs.
 
     The model runs in eval mode, without gradients, and is left as it was.
 
     Args:
-        model: Called as `model(inputs)`; a mapping holds keyword, a tuple positional arguments.
-        inputs: One batch, samples first, where the model is.
+        model: Any module. It is called with `inputs`: a tuple as positional arguments, a mapping as
+            keywords, anything else as one argument.
+        inputs: One batch, samples first, on the model's device.
         targets: What the loss compares the outputs with.
-        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or list
-            whose first tensor is meant; by default those of `resonance_toolkit.find_blocks`.
+        blocks: Names or patterns of modules that return a tensor, samples first, or a tuple or
+            list, of which the first tensor is used; by default those of
+            `resonance_toolkit.find_blocks`.
         loss: `(outputs, targets)` to one loss per sample; by default the one that the targets ask
             for. Means of torch are taken over each sample alone; with class weights, such that
             their mean over the batch is torch's.
-        full_pass_reason: Why a change of one block needs a pass through the whole model; found out
-            on two samples by default. An empty string says that computing what follows a block is
-            enough. Give the one of an earlier state of the same model to save the trial.
+        full_pass_reason: Why a change of one block needs a pass through the whole model. By
+            default, a trial on two samples finds out. An empty string means that computing what
+            follows a block is enough. Pass that of an earlier state of the same model to skip the
+            trial.
 
     Returns:
-        The state: `hidden`, `outputs`, `gradient()`, `rest(block, value)`.
+        The state: `hidden`, `outputs`, `gradient()`, `replay(block, value)`.
 
     Raises:
         ValueError: If a block is unknown, did not run once, or the loss is not per sample.

@@ -50,7 +50,7 @@ def zero_padding(tensor: Tensor, positions: Tensor | None) -> Tensor:
 
 
 def _positions_up_to_last_target(targets: Any) -> Tensor | None:
-    """Tell what is no padding in a decoder, which rarely gets a mask: it looks back only."""
+    """Tell what is not padding in a decoder, which rarely gets a mask: it looks back only."""
     if not isinstance(targets, Tensor) or targets.dim() != 2 or targets.is_floating_point():
         return None
     counts = (targets != IGNORED_TARGET).long()

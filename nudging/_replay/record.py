@@ -58,9 +58,9 @@ def record_state(
 
     if refusals and not hidden:
         raise next(iter(refusals.values()))
-    missing = [name for name in setup.modules if name not in hidden]
-    if missing and not (setup.may_leave_out and hidden):
-        raise ValueError(f"`blocks`: {', '.join(missing)} did not run in a forward pass")
+    missing_blocks = [name for name in setup.modules if name not in hidden]
+    if missing_blocks and not (setup.may_leave_out and hidden):
+        raise ValueError(f"`blocks`: {', '.join(missing_blocks)} did not run in a forward pass")
     outputs = tree_map_only(Tensor, Tensor.detach, outputs)
     losses = evaluate_loss(setup.loss, outputs, targets, n_samples)  # which checks its shape
     _check_numbers(losses, inputs)

@@ -17,20 +17,20 @@ from resonance_toolkit import Loss, evaluating
 
 @dataclass(frozen=True, eq=False, repr=False)
 class State:
-    """One batch of a model that nobody has nudged yet, as a credit rule sees it.
+    """A recorded forward pass of one batch, from which credits are computed.
 
-    Made by `observe`. A block is a named module whose output is a tensor, samples first; where it
-    returns a tuple or list, the first tensor in it is meant.
+    Made by `observe`. A block is a named module whose output is a tensor, samples first. If it
+    returns a tuple or a list, its first tensor is used.
 
     Attributes:
-        model: The model, which a credit must leave as it is.
+        model: The model; a credit must not change it.
         blocks: Names, in the order in which the blocks ran.
         inputs: What the model was called with.
         targets: What the loss compares with.
         hidden: Each block's output, detached, in the order of `blocks`.
         outputs: What the model returned, detached.
-        loss: `(outputs, targets)` to one loss per sample, `(sample,)`.
-        first_sample: Place of the first sample in the data, where this is one batch of several.
+        loss: A function of `(outputs, targets)` that returns one loss per sample, `(sample,)`.
+        first_sample: Index of the first sample in the data, if this is one batch of several.
         full_pass_reason: Why a change of one block needs a pass through the whole model; empty if
             computing what follows the block is enough.
     """
@@ -64,10 +64,10 @@ class State:
         return evaluate_loss(self.loss, chosen_outputs, self.targets, len(self))
 
     def positions(self, block: str) -> Tensor | None:
-        """True where a position of a block's output is no padding, `(sample, position)`.
+        """True where a position of a block's output is not padding, `(sample, position)`.
 
-        None where all count: without a padding mask among the inputs, or with outputs that have
-        other positions. What a credit gives for padding is not heeded.
+        None if all positions count: because there is no padding mask among the inputs, or because
+        the block's output has other positions. Credits for padding are ignored.
 
         Args:
             block: One of `blocks`.
@@ -76,11 +76,12 @@ class State:
         return self._positions[block]
 
     def replay(self, block: str, value: Tensor) -> Any:
-        """What the model returns if a block's output is replaced; only what follows is computed.
+        """Compute the model's output with a block's output replaced, running only what follows.
 
         Args:
             block: One of `blocks`.
-            value: Like `hidden[block]`; the result can be differentiated with respect to it.
+            value: A tensor shaped like `hidden[block]`. The result can be differentiated with
+                respect to it.
 
         Raises:
             ValueError: If there is no such block, or the value has another shape.
@@ -94,9 +95,10 @@ class State:
         return self._run({block: lambda _output: value.clone()}, changed_block=block)
 
     def gradient(self) -> dict[str, Tensor]:
-        """By block, the gradient of each sample's loss (of their sum, so without 1/N).
+        """Return, by block, the gradient of each sample's loss (of their sum, so without 1/N).
 
-        Made in one backward pass, and only once. Zero where a block does not reach the loss.
+        It is computed once, in one backward pass. It is zero if the loss does not depend on the
+        block.
         """
         return {name: gradient.clone() for name, gradient in self._gradient.items()}
 
@@ -104,11 +106,11 @@ class State:
     def differentiate(
         self, total: Callable[[Any], Tensor], *, whole: bool = False
     ) -> dict[str, Tensor]:
-        """The gradient of a scalar with respect to every block's output, in one backward pass.
+        """Return the gradient of a scalar with respect to every block's output, in one pass.
 
         Args:
-            total: What to differentiate, made of the model's outputs.
-            whole: Run all of the model, so that hooks in any place see the pass.
+            total: A function of the model's outputs that returns the scalar.
+            whole: Run the whole model, so that all hooks run.
 
         Raises:
             ValueError: If the scalar is not one number that depends on the blocks.

@@ -36,62 +36,64 @@ def attach(
 ) -> Probe:
     """Attach auxiliary branches to named layers of a model, for training only.
 
-    Every layer gets `n` branches: bias-free linear heads on its pooled output. *Active* ones are
-    trained; *static* ones keep the weights that they were drawn with. Gradients flow through both
-    kinds into the model. The training objective is
+    Every layer gets `n` branches: linear heads without bias that read its pooled output. *Active*
+    branches are trained; *static* branches keep their random initial weights. Gradients flow
+    through both kinds into the model. The training objective is
 
         main loss + probe.loss(y),    probe.loss = sum over layers of alpha * sum over branches.
 
-    The model's output, `state_dict` and inference are what they were. Keep the probe: when it is
-    collected, it is detached.
+    The model's output, its `state_dict` and inference do not change. Keep a reference to the probe:
+    when it is garbage-collected, the branches are detached.
 
     Args:
-        model: Any `nn.Module`; compiled, data-parallel and averaged wrappers are looked through.
+        model: Any `nn.Module`. It may be compiled, or in a data-parallel or averaging wrapper.
         layers: Names or shell patterns, such as `"blocks.*"`; see `resonance.find_layers`. None
-            takes the model's repeated blocks or stages, as far as they can be probed, of an
-            encoder-decoder with an output for each position the decoder's; see
-            `resonance.find_blocks`, whose reason is part of what the probe prints.
+            takes the model's repeated blocks or stages, without those that cannot be probed. In an
+            encoder-decoder with an output for each position, it takes the decoder's. Printing the
+            probe shows why they were chosen; see `resonance.find_blocks`.
         n: Branches per layer; 20 if not given, 1 with `listen_only`.
         alpha: Strength of the auxiliary loss: a number, a mapping from layers (or patterns) to
             numbers or schedules, a schedule `f(step) -> float`, or an adaptive rule; see
             `probes.schedules`.
-        classes: Number of classes; if not given, the width of the model's output: the last axis of
-            `(sample, class)` and `(sample, token, class)`, the second of `(sample, class, height,
-            width)`.
-        loss: `"bce"`, sigmoid losses against one-hot labels, mean over classes and samples;
-            `"ce"`, softmax cross-entropy (the homogeneous control); or a callable
-            `(logits, targets) -> scalar` used on each branch, which sees all rows at once.
-        init: `"orthogonal"`: orthonormal rows within each branch (columns where classes outnumber
-            features); `"normal"`: Gaussian of the same variance; `"default"`: as `nn.Linear`; or a
-            callable `(weight, generator)` that fills a weight `(class, width)` in place.
+        classes: Number of classes. If not given, it is the size of the class axis of the model's
+            output: the last axis of `(sample, class)` and `(sample, token, class)`, the second of
+            `(sample, class, height, width)`.
+        loss: `"bce"`: sigmoid losses against one-hot labels, mean over classes and samples.
+            `"ce"`: softmax cross-entropy (the homogeneous control). Or a callable
+            `(logits, targets) -> scalar`, called for each branch with all rows at once.
+        init: `"orthogonal"`: orthonormal rows within each branch (columns, if there are more
+            classes than features). `"normal"`: Gaussian of the same variance. `"default"`: as
+            `nn.Linear`. Or a callable `(weight, generator)` that fills a weight `(class, width)`
+            in place.
         active: How many of the `n` branches of a layer are active: 1, 0, any number up to `n`, or
             `"all"`. The rest are static. If not given, 1; all with `listen_only`.
         connected: False leaves the branches out of the loss (the capacity control).
         pool: How a layer's output becomes features. `"auto"`: the class token if there is one,
-            else the mean over positions; but where the model's own output has positions and the
-            targets do, too, as `"spatial"`. `"cls"`, `"mean"` or `"gap"`, `"flatten"`; `"spatial"`:
-            a branch sees every position (a 1x1 convolution), its loss is the mean over them; or a
-            callable from the layer's (first) output tensor to `(sample, width)`, or to
-            `(sample, ..., width)` to keep positions. Means leave out padding, if the model's call
-            has a mask of it.
+            else the mean over positions; but if both the model's output and the targets have
+            positions, as `"spatial"`. `"cls"`: the class token. `"mean"` or `"gap"`: the mean over
+            positions. `"flatten"`: everything. `"spatial"`: a branch sees every position (a 1x1
+            convolution), and its loss is the mean over them. Or a callable from the layer's (first)
+            output tensor to `(sample, width)`, or to `(sample, ..., width)` to keep positions.
+            Means leave out padding if the model is called with a padding mask.
         method: `"exact"`: all branches, fused, in bounded memory. `"compressed"`: static branches
-            in closed form, at a cost that does not depend on `n`; see `Probe.compression_error`.
+            in closed form, an approximation whose cost does not depend on `n`; see
+            `Probe.compression_error`.
         calls: Which calls count if a layer runs several times in a pass: `"last"`, `"mean"` (of the
             features) or `"all"` (sum of the losses). None takes the last and warns.
-        sample: An input batch, for models whose input cannot be guessed (of images, text and sound
-            it mostly can); a tuple holds several arguments, a mapping keyword arguments. Only
-            shapes are used.
-        listen_only: Linear probes in the usual sense: branches, all active and with a bias, are
-            trained on the features, and nothing is sent back into the model, whose gradients are
-            bitwise those without a probe. May stand beside branches that send gradients, and listen
-            to a frozen model; see also `Probe.fit`.
-        seed: Decides the branches, together with the layers' names.
+        sample: An input batch, for models whose input cannot be guessed (for images, text and
+            sound, it mostly can). A tuple holds several arguments, a mapping keyword arguments.
+            Only its shapes are used.
+        listen_only: Attach linear probes in the usual sense. All branches are active, have a bias
+            and are trained on the features, and nothing is sent back into the model, whose
+            gradients are bitwise those without a probe. The same model may have other probes that
+            do send gradients, or be frozen; see also `Probe.fit`.
+        seed: Determines the weights of the branches, together with the layers' names.
 
     Returns:
         The probe, which is also a context manager.
 
     Raises:
-        ValueError: If an argument does not fit; nothing has been changed then.
+        ValueError: If an argument does not fit. The model has not been changed then.
 
     Examples:
         >>> import torch

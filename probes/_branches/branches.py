@@ -71,7 +71,7 @@ class Branches(nn.Module):
     """The branches of one attachment point: static ones first, active ones last.
 
     Method `"exact"` keeps the static weights, `static (branch, class, width)`; `"compressed"` keeps
-    their second moment `gram (width, width)` instead and draws them anew where they are needed.
+    their second moment `gram (width, width)` instead and draws them again when they are needed.
     Both keep `summed (class, width)`, the static weights' sum.
 
     Branches that only listen have a bias, 0 at first: their weights have a last column for it, and
@@ -142,7 +142,7 @@ class Branches(nn.Module):
 
         for weights in self.chunks():
             has_more_features = self.settings.classes <= self.width
-            w = weights.detach()[..., : self.width]  # a bias is no direction
+            w = weights.detach()[..., : self.width]  # a bias is not a direction
             w = w if has_more_features else w.mT
 
             identity = torch.eye(w.shape[1], dtype=w.dtype, device=w.device)

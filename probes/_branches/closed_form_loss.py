@@ -136,8 +136,8 @@ class _GaussianMean(torch.autograd.Function):
 
 def _quadrature_on(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return nodes and weights on a device, where they stay: sending them waits for it."""
-    # Within a transform of functorch, or under a mode that replaces tensors (fake ones, say), what
-    # is made belongs to it, and is of no use afterwards.
+    # Within a transform of functorch, or under a mode that replaces tensors (such as by fake ones),
+    # what is made belongs to it, and is of no use afterwards.
     is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
     if is_transformed or torch._C._len_torch_dispatch_stack():
         return _make_quadrature(dtype, device)

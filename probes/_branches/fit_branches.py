@@ -80,9 +80,9 @@ def set_weights(branches: Mapping[str, Branches], weights: Mapping[str, Tensor])
             active.copy_(weight[None])
 
 
-def as_accuracies(measured: xr.Dataset, level: float) -> xr.Dataset:
+def as_accuracies(evaluation: xr.Dataset, level: float) -> xr.Dataset:
     """Keep what a fit decides of what single branches gave in `Probe.evaluate`; add intervals."""
-    single = measured[["loss", "accuracy", "n_targets"]].isel(branch=0)
+    single = evaluation[["loss", "accuracy", "n_targets"]].isel(branch=0)
     single = single.drop_vars(["branch", "trained", "step"])
 
     accuracy = single["accuracy"].values
@@ -96,7 +96,7 @@ def as_accuracies(measured: xr.Dataset, level: float) -> xr.Dataset:
 def _check_settings(settings: Settings, method: FitMethod) -> None:
     if not settings.listen_only or settings.n != 1:
         raise ValueError(
-            "`fit`: expected one listening branch for each layer, since there is one best, got "
+            "`fit`: expected one listen-only branch per layer, because there is one best fit, got "
             f"n={settings.n} with listen_only={settings.listen_only}; attach another probe with "
             "n=1, listen_only=True"
         )

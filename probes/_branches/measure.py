@@ -74,14 +74,14 @@ def rows_of_pass(
 
 def join_rows(passes: list[PassRows]) -> PassRows:
     """Put the rows of several passes together, as if it had been one."""
-    joined: PassRows = {}
+    all_rows: PassRows = {}
     for name in passes[0]:
         calls = zip(*(rows[name] for rows in passes), strict=True)
-        joined[name] = [
+        all_rows[name] = [
             (torch.cat([rows for rows, _ in call]), torch.cat([targets for _, targets in call]))
             for call in calls
         ]
-    return joined
+    return all_rows
 
 
 @torch.no_grad()

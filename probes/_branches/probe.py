@@ -71,13 +71,13 @@ _SAMPLES_PER_BATCH = 64
 class Probe(Listener):
     """The branches attached to a model; made by `probes.attach`.
 
-    Its parameters are the active branches only. It is not part of the model: it keeps the model
-    neither alive nor in its `state_dict`, and when the probe is `detach()`ed, its `with` block
-    ends, or it is collected, the model's hooks are gone. A copied or unpickled probe is detached;
-    `reattach(model)` hooks it into a model with the same layers.
+    Its parameters are the active branches only. It is not part of the model: it does not keep the
+    model alive, and the model is not in its `state_dict`. The model's hooks are removed when you
+    call `detach()`, when the `with` block ends, or when the probe is garbage-collected. A copied or
+    unpickled probe is detached; `reattach(model)` attaches it to a model with the same layers.
 
     Attributes:
-        step: Losses made so far; the argument of an `alpha` schedule. May be set.
+        step: How many losses it has given; the argument of an `alpha` schedule. You may set it.
     """
 
     _watch: MovementWatch | None = None  # until it is known that an optimizer has the branches
@@ -119,33 +119,35 @@ class Probe(Listener):
 
     @property
     def n_tensors(self) -> int:
-        """Tensors that the weights of all branches would be, one each: branches times layers."""
+        """Number of tensors if each branch had its own weight: branches times layers."""
         return self.settings.n * len(self.branches)
 
-    # Traced as part of a caller's compiled step it would be compiled anew at every step.
+    # Traced as part of a caller's compiled step it would be compiled again at every step.
     @never_compiled
     def loss(self, y: Tensor, *, main: Tensor | None = None, shift: bool | None = None) -> Tensor:
-        """The auxiliary loss of the latest forward pass, times alpha, summed over layers.
+        """Return the auxiliary loss of the latest forward pass, times alpha, summed over layers.
 
-        Each forward pass gives one loss; a second one raises rather than be stale.
+        Each forward pass gives one loss. A second call raises an error; it never returns the loss
+        of an older pass.
 
-        Targets of positions need layers with positions: as many tokens, or a feature map, whose
-        positions take the nearest targets. The loss is then the mean over all positions that count.
-        Where features are averaged over positions instead, those that a mask in the model's call
-        marks as padding are left out.
+        Targets per position need layers with positions: the same number of tokens, or a feature
+        map, whose positions take the nearest targets. The loss is then the mean over all positions
+        that count. If features are averaged over positions instead, positions that a mask in the
+        model's call marks as padding are left out.
 
         Args:
             y: Class indices `(sample,)` or `(sample, 1)`; soft or multi-hot targets `(sample,
                 class)`; or class indices of tokens `(sample, position)` or pixels `(sample,
-                height, width)`, -100 where there is none. Those of a causal language model of
-                transformers are its `labels`; as in its own loss, a position's target is the label
-                after it.
-            main: The main loss; for an adaptive `alpha`, and only then.
-            shift: Whether targets of tokens are moved one position ahead so. None moves those of
-                transformers' causal language models; False takes every position at its word.
+                height, width)`, with -100 where there is no target. For a causal language model of
+                transformers, pass its `labels`; as in its own loss, the target of a position is
+                the label after it.
+            main: The main loss; needed with an adaptive `alpha`, and only then.
+            shift: Whether the target of a token is the label after it. None: yes for causal
+                language models of transformers, otherwise no. False: the targets are already
+                shifted, or belong to the positions that they are at.
 
         Returns:
-            A scalar with the graph of the latest forward pass; zero if not `connected`.
+            A scalar with the graph of the latest forward pass; zero if `connected=False`.
 
         Raises:
             RuntimeError: If the latest pass left nothing to compute a loss from.
@@ -200,31 +202,32 @@ class Probe(Listener):
 
     @never_compiled
     def measure(self, y: Tensor | None = None, *, shift: bool | None = None) -> xr.Dataset:
-        """Loss and accuracy of every branch on the latest forward pass; trains nothing.
+        """Measure loss and accuracy of every branch on the latest forward pass, without training.
 
         Args:
             y: Class indices `(sample,)`, soft or multi-hot targets `(sample, class)`, or class
-                indices of positions, as in `loss`. The loss of the pass may be taken before or
-                after. None takes the targets of the pass's loss, which must come before then.
+                indices of positions, as in `loss`. You may call `loss` before or after. None
+                takes the targets that `loss` was called with, which must come before then.
             shift: As in `loss`.
 
         Returns:
             Dataset with `loss (layer, branch)`, the mean per branch before alpha; `accuracy
             (layer, branch)`, the share of samples (or positions that count) whose largest logit
-            is at a class of largest target, NaN where none counts; and `alpha (layer)`, the latest
-            strength (NaN before the first loss). The coordinate `trained (branch)` is True for
-            active branches, False for static ones.
-            The attribute `loss` names the branches' loss, `targets` says what `y` was understood
-            as, `n_samples` counts the batch, and `orthogonality_error` is the largest entry of
-            `|W W' - I|` over all branches `W (class, width)` (of `|W' W - I|` where classes
-            outnumber features): rounding, 1e-7 to 1e-6 in float32, if they are orthogonal and
-            static; of any size once active ones are trained; about 1 with another `init`.
+            is at a class with the largest target, NaN if none counts; and `alpha (layer)`, the
+            latest strength (NaN before the first loss). The coordinate `trained (branch)` is True
+            for active branches, False for static ones.
+            The attribute `loss` names the branches' loss, `targets` says how `y` was understood,
+            and `n_samples` is the size of the batch. `orthogonality_error` is the largest entry of
+            `|W W' - I|` over the weights `W (class, width)` of all branches (of `|W' W - I|` if
+            there are more classes than features). It is a rounding error, 1e-7 to 1e-6 in float32,
+            if all branches are orthogonal and static; of any size once active branches are
+            trained; and about 1 with another `init`.
 
         Raises:
             RuntimeError: If the latest pass left nothing to measure.
             ValueError: If `y` does not fit, or there is neither `y` nor a loss of the pass.
         """
-        features = self._layer_features(used=True)
+        features = self._layer_features(may_be_used=True)
         if y is not None:
             targets = self._understand_targets(features, y, shift)
         elif self._capture.targets is not None:
@@ -243,24 +246,25 @@ class Probe(Listener):
     def evaluate(
         self, data: Any, *, samples: int | None = None, batch_size: int | None = None, seed: int = 0
     ) -> xr.Dataset:
-        """Loss and accuracy of every branch over a whole dataset; trains nothing.
+        """Measure loss and accuracy of every branch over a whole dataset, without training.
 
-        The attached model runs in eval mode, and is left as it was found; a loss that is still due
-        for the latest pass may be taken afterwards.
+        The attached model runs in eval mode, and is left as it was found. If you have not yet
+        called `loss` for your latest forward pass, you may still do so afterwards.
 
         Args:
             data: `(inputs, targets)`, a mapping with `labels`, a Dataset, a DataLoader or a list of
-                batches; see `resonance.take`. Targets as in `loss`; the `labels` in a mapping are
-                read as the model's own loss reads them, those of tokens in a pair at their word.
-            samples: How many to draw; None takes all.
-            batch_size: Samples in a batch, on which nothing depends but memory; None takes at most
-                64, as many as memory for their logits allows. A callable `loss` that is none of
-                torch's sees all rows at once: their features are kept until the end.
-            seed: Decides which samples are drawn.
+                batches; see `resonance.take`. Targets as in `loss`. `labels` in a mapping are
+                understood as by the model's own loss; targets of tokens in a pair belong to the
+                positions that they are at.
+            samples: How many samples to draw; None takes all.
+            batch_size: Samples per batch; it affects memory only, not the result. None takes up to
+                64, as many as memory for their logits allows. A callable `loss` that is not one
+                of torch's sees all rows at once, so their features are kept until the end.
+            seed: Determines which samples are drawn.
 
         Returns:
-            Dataset as of `measure`, with means over all targets that count, and `n_targets
-            (layer)`, how many these are.
+            Dataset as returned by `measure`, with means over all targets that count, and
+            `n_targets (layer)`, the number of these.
 
         Raises:
             RuntimeError: If the probe is detached.
@@ -294,46 +298,47 @@ class Probe(Listener):
         level: float = 0.95,
         seed: int = 0,
     ) -> xr.Dataset:
-        """Fit the branches of a listening probe to a model that stays as it is.
+        """Fit the branches of a listen-only probe on a model that does not change.
 
         The attached model runs once over the data, in eval mode, and is left as it was found. With
 
             "ridge":     sum over rows of |target - W h - b|^2  +  penalty * |W|^2
             "logistic":  sum over rows of loss(W h + b, target)  +  penalty / 2 * |W|^2
 
-        the weight and bias of every layer become the minimum: ridge in closed form, from sums that
-        take `width^2` numbers a layer however many data there are; logistic by L-BFGS on features
-        that are kept, of the branches' own loss (`loss="ce"` in attach: multinomial; `"bce"`: one
-        against the others, summed over classes). Targets of classes are one-hot. These are
-        scikit-learn's `Ridge(alpha=penalty)`, whose largest output `RidgeClassifier` takes, and
-        `LogisticRegression(C=1 / penalty)`. In several processes each fits its own data.
+        the weight and bias of every layer are set to the minimum. Ridge is solved in closed form,
+        from sums of `width^2` numbers per layer, however many samples there are. Logistic uses
+        L-BFGS on features that are kept in memory, with the branches' own loss (`loss="ce"` in
+        attach: multinomial; `"bce"`: one against the others, summed over classes). Class targets
+        are one-hot. The results equal scikit-learn's `Ridge(alpha=penalty)`, of which
+        `RidgeClassifier` takes the largest output, and `LogisticRegression(C=1 / penalty)`. With
+        several processes, each fits its own data.
 
         Args:
             data: As for `evaluate`.
-            test: Data to measure the fit on. None measures it on `data` themselves, where wide
+            test: Data to measure the fit on. None measures it on `data` itself, on which wide
                 layers look better than they are.
             method: `"ridge"` or `"logistic"`.
-            penalty: On weights, not on biases.
+            penalty: Strength of the penalty on the weights; biases are not penalised.
             samples: How many of `data` to draw; None takes all.
             batch_size: As for `evaluate`.
-            level: Of the interval.
-            seed: Decides which samples are drawn.
+            level: Confidence level of the interval.
+            seed: Determines which samples are drawn.
 
         Returns:
-            Dataset with `accuracy (layer)` as of `evaluate`, `accuracy_low` and `accuracy_high`,
-            Wilson's interval for so many independent targets (tokens and pixels of one sample are
-            not quite); `loss (layer)`, the branches' own mean loss, and `n_targets (layer)`, how
-            many were measured. The attribute `n_fitted` counts the samples fitted, `measured_on`
-            says whether they were measured as well.
+            Dataset with `accuracy (layer)` as in `evaluate`; `accuracy_low` and `accuracy_high`,
+            Wilson's interval, which assumes independent targets (tokens and pixels of one sample
+            are not quite independent); `loss (layer)`, the branches' own mean loss; and `n_targets
+            (layer)`, how many were measured. The attribute `n_fitted` is the number of samples
+            fitted; `measured_on` says which data the accuracy was measured on.
 
         Raises:
             RuntimeError: If the probe is detached.
-            ValueError: If an argument or a target does not fit, or the probe has not one listening
-                branch for each layer.
+            ValueError: If an argument or a target does not fit, or the probe does not have exactly
+                one listen-only branch per layer.
 
         Examples:
-            A layer that passes on its input, 0 or 1, which is the class; the outputs for class 1
-            are -0.5 and 0.5 about their mean 0.5, so without a penalty W = 1 and b = 0.
+            The layer returns its input, 0 or 1, which is the class. For class 1, inputs and targets
+            are both -0.5 and 0.5 about their mean 0.5, so without a penalty W = 1 and b = 0.
 
             >>> import probes
             >>> model = nn.Sequential(nn.Identity(), nn.Linear(1, 2))
@@ -363,9 +368,9 @@ class Probe(Listener):
         set_weights(branches, solve_fits(fits, batches))
         self._watch = None  # a fit moves them as an optimizer would
 
-        measured = self._evaluate_batches(model, test_batches)
+        evaluation = self._evaluate_batches(model, test_batches)
         attributes = {
-            **measured.attrs,
+            **evaluation.attrs,
             "made_by": "probes.Probe.fit",
             "method": method,
             "penalty": float(penalty),
@@ -373,19 +378,19 @@ class Probe(Listener):
             "n_fitted": sum(count_samples(y) for _, y in batches),
             "measured_on": "fitted data" if test is None else "test",
         }
-        return as_accuracies(measured, level).assign_attrs(attributes)
+        return as_accuracies(evaluation, level).assign_attrs(attributes)
 
     @never_compiled
     def compression_error(
         self, x: Any, y: Tensor | None = None, *, shift: bool | None = None
     ) -> xr.Dataset:
-        """How far the closed form is from the exact static branches, on this model and input.
+        """Measure the error of `method="compressed"` against exact branches on a batch of yours.
 
         Args:
             x: An input batch for the attached model, which is run in eval mode; a tuple holds
                 several arguments, a mapping keyword arguments.
             y: Targets; the model's own predictions if not given.
-            shift: As in `loss`; predictions are where they belong.
+            shift: As in `loss`; predictions are never shifted.
 
         Returns:
             Dataset with `cosine (layer, sample)` and `relative_error (layer, sample)` between the
@@ -430,7 +435,7 @@ class Probe(Listener):
         """Go on from a saved step; compressed branches must be those that were saved."""
         names_to_compare = ["method"]
         if self.settings.method == "compressed":
-            # Static branches are drawn anew: these decide whether they come out the same.
+            # Static branches are drawn again: these settings decide whether they come out the same.
             names_to_compare += ["seed", "n", "active", "init"]
 
         own_state = self.get_extra_state()
@@ -455,9 +460,11 @@ class Probe(Listener):
             heading = f"{heading}\nlayers found: {self.reason}"
         return f"{heading}\n{table_of_points(settings, self._by_layer(), self.pools)}"
 
-    def _layer_features(self, *, used: bool = False) -> dict[str, LayerFeatures]:
+    def _layer_features(self, *, may_be_used: bool = False) -> dict[str, LayerFeatures]:
         """What the latest pass has left, or a refusal; `used`: also after its loss."""
-        calls = ready_features(self._capture, self.layers, self.calls, used=used, depth=1)
+        calls = ready_features(
+            self._capture, self.layers, self.calls, may_be_used=may_be_used, depth=1
+        )
         return {
             name: LayerFeatures(
                 name,

@@ -102,20 +102,20 @@ def _check_grid(
         cure = "choose another"
         if pool.kind in ("mean", "cls", "flatten"):
             cure = "attach with pool='spatial', which keeps positions"
-        raise ValueError(f"{start} with positions, this one is pooled to a vector; {cure}")
+        raise ValueError(f"{start} with positions, but this one is pooled to a vector; {cure}")
 
     if len(grid) != len(target_grid):
         raise ValueError(
-            f"{start} with as many axes, this one has {_describe(grid)}; choose another, or a "
-            "callable `pool` that gives (sample, *axes of the targets, feature)"
+            f"{start} with as many axes, but this one has {_describe(grid)}; choose another, or a "
+            "callable `pool` that returns (sample, *axes of the targets, feature)"
         )
 
     # Tokens have no order in space by which a nearest one could be found.
     if grid != target_grid and not _is_map(grid, pool):
         raise ValueError(
-            f"{start} with a token for each, this one has {_describe(grid)} (a class token, "
-            "windows?); choose another, or a callable `pool` that leaves out what has no target, "
-            "such as lambda x: x[:, 1:]"
+            f"{start} with a token for each, but this one has {_describe(grid)} (a class token, "
+            "windows?); choose another, or a callable `pool` that leaves out tokens without a "
+            "target, such as lambda x: x[:, 1:]"
         )
 
 
@@ -150,18 +150,18 @@ def _nearest_targets(values: Tensor, grid: torch.Size) -> Tensor:
         if nearest.shape[axis] != size:
             # Indices are resized, not targets: torch resizes floating numbers only.
             indices = torch.arange(nearest.shape[axis], device=nearest.device, dtype=torch.float32)
-            chosen = F.interpolate(indices[None, None], size=size, mode="nearest")[0, 0]
-            nearest = nearest.index_select(axis, chosen.long())
+            nearest_indices = F.interpolate(indices[None, None], size=size, mode="nearest")[0, 0]
+            nearest = nearest.index_select(axis, nearest_indices.long())
     return nearest
 
 
 def _select(rows: Tensor, row_targets: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     # Rows that do not count are dropped, not weighted: at a large vocabulary they would cost as
     # much as the others. On an accelerator this waits for the device.
-    chosen = counts.to(rows.device).flatten().nonzero()[:, 0]
-    if len(chosen) == len(rows):
+    indices_of_rows = counts.to(rows.device).flatten().nonzero()[:, 0]
+    if len(indices_of_rows) == len(rows):
         return rows, row_targets
-    return rows.index_select(0, chosen), row_targets.index_select(0, chosen)
+    return rows.index_select(0, indices_of_rows), row_targets.index_select(0, indices_of_rows)
 
 
 def _describe(grid: tuple[int, ...]) -> str:

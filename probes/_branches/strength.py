@@ -42,9 +42,9 @@ def resolve_alpha(alpha: Alpha, layers: Sequence[str]) -> Strength:
         for name in select(layers, pattern, argument="alpha"):
             schedules[name] = _as_schedule(value)
 
-    missing = [name for name in layers if name not in schedules]
-    if missing:
-        raise ValueError(f"`alpha`: expected a strength for every layer, none for {missing}")
+    missing_layers = [name for name in layers if name not in schedules]
+    if missing_layers:
+        raise ValueError(f"`alpha`: expected a strength for every layer, none for {missing_layers}")
     return {name: schedules[name] for name in layers}
 
 
@@ -64,11 +64,11 @@ def adaptive_strengths(
     Raises:
         RuntimeError: If a layer's output has no gradient to compare.
     """
-    missing = [name for name in layer_losses if name not in edges]
-    if missing:
+    missing_layers = [name for name in layer_losses if name not in edges]
+    if missing_layers:
         raise RuntimeError(
-            f"an adaptive alpha found no gradient at {', '.join(missing)}: it needs an eager model "
-            "(not a compiled one) whose layers are trained"
+            f"an adaptive alpha found no gradient at {', '.join(missing_layers)}: it needs an "
+            "eager model (not a compiled one) whose layers are trained"
         )
 
     # The main loss once for all layers: one backward pass through activations.
@@ -124,7 +124,7 @@ def _as_schedule(value: float | Schedule) -> Schedule:
 
 
 def _check_strength(value: Any) -> float:
-    # Not `check_not_negative`: what is no number at all is a TypeError here, with all that fits.
+    # Not `check_not_negative`: what is not a number at all is a TypeError here, with all that fits.
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`alpha`: expected a number, mapping or schedule, got {value!r}")
     if not math.isfinite(value) or value < 0:

@@ -51,7 +51,7 @@ def understand_targets(
         may_wait: Whether values on an accelerator may be looked at, which waits for it.
 
     Raises:
-        TypeError: If they are no tensor.
+        TypeError: If they are not a tensor.
         ValueError: If they are of another shape or kind, need a gradient, or are out of range.
     """
     if not isinstance(y, Tensor):
@@ -128,11 +128,12 @@ def _are_of_positions(y: Tensor, are_as_many_tokens: bool, loss: Any, *, has_val
 
 
 def _check_indices(y: Tensor, n_classes: int, *, may_be_ignored: bool) -> None:
-    counted = y[y != IGNORED_TARGET] if may_be_ignored else y
-    if not counted.numel():
+    classes = y[y != IGNORED_TARGET] if may_be_ignored else y
+    if not classes.numel():
         raise ValueError(f"`y`: expected a target that counts, all are {IGNORED_TARGET}")
 
-    low, high = int(counted.min()), int(counted.max())
+    low = int(classes.min())
+    high = int(classes.max())
     if low < 0 or high >= n_classes:
         remark = f" (or {IGNORED_TARGET}, which does not count)" if may_be_ignored else ""
         raise ValueError(
@@ -148,7 +149,7 @@ def _check_numbers(y: Tensor, loss: Any) -> None:
     if low < 0 or high > 1:
         raise ValueError(
             f"`y`: expected numbers from 0 to 1 for loss={loss!r}, got {low:.4g} to {high:.4g}; "
-            "logits are no labels, and real numbers need a callable `loss` in attach"
+            "logits are not labels, and real numbers need a callable `loss` in attach"
         )
 
 

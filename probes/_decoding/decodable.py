@@ -44,11 +44,11 @@ def as_decodable(model: nn.Module) -> Decodable:
         TypeError: If something is missing; the text says what.
         ValueError: If the model is sharded.
     """
-    missing = _missing_names(model)
-    if missing:
+    missing_names = _missing_names(model)
+    if missing_names:
         raise TypeError(
             "`model`: expected a probes.Decodable (embed, head, and layers that offer project and "
-            f"attend), got a {type(model).__name__} without {', '.join(missing)}"
+            f"attend), got a {type(model).__name__} without {', '.join(missing_names)}"
         )
 
     # The parts of the model are called by themselves, where nothing gathers their parameters.
@@ -61,11 +61,11 @@ def as_decodable(model: nn.Module) -> Decodable:
 
 
 def _missing_names(model: nn.Module) -> list[str]:
-    missing = [name for name in ("embed", "head") if not callable(getattr(model, name, None))]
+    missing_names = [name for name in ("embed", "head") if not callable(getattr(model, name, None))]
 
     layers = getattr(model, "layers", None)
     if not isinstance(layers, Sequence | nn.ModuleList | nn.Sequential) or not len(layers):
-        return [*missing, "layers"]
+        return [*missing_names, "layers"]
 
     missing_methods = [
         f"layers.{index}.{method}"
@@ -73,4 +73,4 @@ def _missing_names(model: nn.Module) -> list[str]:
         for method in ("project", "attend")
         if not callable(getattr(layer, method, None))
     ]
-    return missing + missing_methods
+    return missing_names + missing_methods

@@ -72,33 +72,35 @@ def generate(
     follow: Tensor | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Write text with layers really skipped: a token leaves at the first exit that is sure enough.
+    """Generate text and really skip layers: a token leaves at the first confident exit.
 
     A token leaves after a layer of `layers` if its largest softmax probability there, through the
-    model's head, is at least the threshold; else after the last layer. The prompt, but for its last
-    token, passes all layers. A later token that goes deeper needs keys and values that skipped
-    layers never made. What it gets is `skipped`:
+    model's head, is at least the threshold; otherwise it leaves after the last layer. The prompt,
+    except its last token, passes all layers. A later token that goes deeper needs keys and values
+    that the skipped layers did not compute. `skipped` says where these come from:
 
-    - `"propagate"`: the state at the exit stands in for the input of every deeper layer, of which
-      only keys and values are computed. The work saved is real; what deep tokens see is an
-      approximation once a token has left early. Exact if none leaves, or if all leave at one exit.
-    - `"recompute"`: deeper layers run late, on all positions they lack at once. Every distribution
-      is that of the full model's own pass over the text, read at the exit: this is what
-      an analysis of exits from one pass describes. But one deep token pays for all before it,
-      so in total only the layers above tokens after the last deep one are saved.
+    - `"propagate"`: the state at the exit is used as the input of every deeper layer, of which
+      only keys and values are computed. This saves work, but once a token has left early, what
+      deeper tokens see is an approximation. It is exact if no token leaves, or if all leave at the
+      same exit.
+    - `"recompute"`: deeper layers run later, on all positions that they lack at once. Every
+      distribution is that of the full model's own pass over the text, read at the exit, which is
+      what `exits` analyses. But one deep token pays for all tokens before it, so in total only the
+      layers above the tokens after the last deep one are saved.
 
     Args:
         model: A `probes.Decodable`, in eval mode; left as it was found.
         prompt: Tokens to begin with, `(sample, position)` or `(position,)`.
-        tokens: How many to write after it.
-        layers: Names or patterns of the layers after which a token may leave. After the last one
-            all do, whether it is named or not.
-        threshold: One for all early exits, or one each. Above 1 none leaves early, at 0 all do.
-        skipped: What becomes of keys and values that skipped layers never made, `"propagate"` or
+        tokens: How many tokens to generate after it.
+        layers: Names or patterns of the layers after which a token may leave. After the model's
+            last layer every token leaves, whether you name it or not.
+        threshold: One for all early exits, or one each. Above 1 no token leaves early, at 0 all do.
+        skipped: Where keys and values of skipped layers come from, `"propagate"` or
             `"recompute"`; see above.
-        temperature: 0 takes the likeliest token; else logits are divided by it and drawn from.
-        follow: Text `(sample, tokens)` to read on with, whatever the model would choose.
-        seed: Of the draws, which are the same for every threshold.
+        temperature: 0 takes the likeliest token; otherwise tokens are drawn from the logits divided
+            by it.
+        follow: Text `(sample, tokens)` that the model reads instead of the tokens it chooses.
+        seed: Determines the draws, which are the same for every threshold.
 
     Returns:
         Dataset over `(sample, position)` with `token` (the model's choice), `depth`, `confidence`,
@@ -109,9 +111,9 @@ def generate(
         without the products with keys and values of other positions.
 
     Raises:
-        TypeError: If the model is no `Decodable`, or a tensor has no integers.
-        ValueError: If an argument is out of range, or a layer is none of the model's, or the model
-            is sharded.
+        TypeError: If the model is not a `Decodable`, or a tensor does not hold integers.
+        ValueError: If an argument is out of range, the model has no such layer, or the model is
+            sharded.
 
     Examples:
         >>> class Layer(nn.Module):  # changes nothing
@@ -134,7 +136,7 @@ def generate(
         >>> text["token"].values, text["depth"].values
         (array([[1, 2, 3, 4]]), array([[1, 1, 1, 1]]))
 
-        `examples/early_exit.py` has a transformer that can be decoded so.
+        `examples/early_exit.py` has a transformer that can be decoded in this way.
     """
     decoder = as_decodable(unwrap(model))
     tokens = check_whole("tokens", tokens)

@@ -33,8 +33,8 @@ def check_texts(
     """Return the texts as `(sample, position)`.
 
     Raises:
-        TypeError: If one is no tensor of integers.
-        ValueError: If its shape does not fit, or a token is none of the vocabulary.
+        TypeError: If one is not a tensor of integers.
+        ValueError: If its shape does not fit, or a token is not in the vocabulary.
     """
     prompt_ids = _check_token_ids("prompt", prompt, vocabulary)
     if follow is None:
@@ -74,7 +74,7 @@ def find_early_exits(model: nn.Module, layers: str | Sequence[str]) -> dict[int,
     """Return the name of the layer at each early exit, in order of depth.
 
     Raises:
-        ValueError: If a layer is none of `model.layers`, or they are listed in another order.
+        ValueError: If a layer is not one of `model.layers`, or they are listed in another order.
     """
     if not len(layers):
         return {}

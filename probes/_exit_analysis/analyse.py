@@ -28,31 +28,35 @@ def exits(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Early-exit analysis of a model in one pass over data: what leaving early costs and saves.
+    """Measure in one pass over data what leaving a model early would cost and save.
 
-    It is `record_exits`, then `route_exits` and `exit_reliability` on that record, in one Dataset.
-    Keep the record itself for `exit_map` and `calibrate_exits`.
+    This calls `record_exits`, then `route_exits` and `exit_reliability` on that record, and returns
+    one Dataset. For `exit_map` and `calibrate_exits` you need the record itself, so call
+    `record_exits` for these.
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
         data: Pairs (inputs, targets), or mappings with `labels`, in any form that `resonance.take`
-            knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
-            right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
+            accepts: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
+            right class for each position of the logits, `(sample,)` or, already shifted, `(sample,
             token)`; -100 does not count. Batches of texts may differ in length.
         layers: Names or patterns in forward order, the model's last layer last. None takes those of
-            the `Exits` in `head`, else the model's repeated blocks, of an encoder-decoder the
-            decoder's; see `resonance.find_blocks`, whose reason is the attribute `layers_reason`.
-        thresholds: Least confidences to leave, shape `(threshold,)`.
+            the `Exits` in `head`, or else the model's repeated blocks (in an encoder-decoder, the
+            decoder's). The attribute `layers_reason` says why; see `resonance.find_blocks`.
+        thresholds: A token leaves if its confidence is at least the threshold; shape
+            `(threshold,)`.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
             was trained with.
-        norm: `"auto"`: what the model itself puts between its last layer and its head; None:
-            nothing but pooling; or a callable in its place. `Exits` bring their own.
-        depths: How far through the model each layer is, the last 1. If not given, layers of a
-            numbered family (`blocks.0`, ...) count their kin, others count those listed.
+        norm: `"auto"`: what the model itself has between its last layer and its head. None: only
+            pooling. Or a callable that replaces it. `Exits` bring their own.
+        depths: How far through the model each layer is, as a share; 1 for the last. If not given,
+            numbered layers (`blocks.0`, ...) are spread evenly over all layers so numbered, others
+            over the layers listed.
         bins: How many bins of the reliability curve cover confidences from 0 to 1.
         samples: How many samples are drawn; None takes all.
-        batch_size: Samples run together; as many as memory for logits allows if not given.
-        seed: Decides which samples are drawn.
+        batch_size: How many samples run together; if not given, as many as the logits' memory
+            allows.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with all variables of `route_exits` and `exit_reliability`.

@@ -38,36 +38,40 @@ def calibrate_exits(
     delta: float = 0.05,
     candidates: ArrayLike | None = None,
 ) -> xr.Dataset:
-    """Choose thresholds that reach a target, on data kept for this alone, and say what is proved.
+    """Choose thresholds that reach a target on calibration data, and state what is guaranteed.
 
-    Give one target. For an exit rate the threshold is a quantile of the confidences. For agreement
+    Give one target. For an exit rate, the threshold is a quantile of the confidences. For agreement
     or increase, candidates are tested from the highest down, each at level `delta`, until one
-    fails (fixed-sequence testing); the last that passed is chosen. Samples must be independent and
-    like those to come, none of which may be longer than the longest here; tokens of one sample need
-    not be independent. The guarantee is for each row by itself, not for the best of many.
+    fails (fixed-sequence testing); the last one that passed is chosen.
+
+    Use data that serve no other purpose. Samples must be independent, and from the same
+    distribution as those to come, none of which may be longer than the longest one here. Tokens of
+    one sample need not be independent. The guarantee holds for each row by itself, not for the
+    best of many rows.
 
     Args:
         record: Made by `record_exits` from calibration data.
         exit_rate: The share of tokens that should leave early: the highest threshold that lets at
             least so many of the record's tokens leave.
-        agreement: The least share of tokens to be predicted as by the whole model. The bound is
-            finite-sample: binomial for one token per sample, else Hoeffding-Bentkus over samples.
-            A share of 1 can be proved by nobody leaving only.
-        increase: The largest relative increase of perplexity: 0.01 allows 1 %. Differences of
-            cross-entropy have no bound, so this rests on Student's t over samples.
-        delta: The chance allowed that the guarantee fails.
-        candidates: Thresholds to test, fixed before seeing the data; 0 to 1 in steps of 0.005 if
-            not given. One above 1, where nobody leaves, is always among them.
+        agreement: The smallest allowed share of tokens that are predicted as by the whole model.
+            The bound holds for finite samples: binomial for one token per sample, otherwise
+            Hoeffding-Bentkus over samples. A share of 1 is guaranteed only if no token leaves.
+        increase: The largest allowed relative increase of perplexity: 0.01 allows 1 %. Differences
+            of cross-entropy are unbounded, so this relies on Student's t over samples.
+        delta: The allowed probability that the guarantee fails.
+        candidates: Thresholds to test, fixed before you see the data; 0 to 1 in steps of 0.005 if
+            not given. A threshold above 1, at which no token leaves, is always added.
 
     Returns:
         Dataset over `measure` and `exit` with `tau`, the threshold, and, on the record, its
-        `exit_rate`, `agreement` and `increase`; `p_value` of the last test passed (NaN where the
-        only threshold allowed lets nobody leave, or the target is a rate); `rate_bound`, which with
-        chance 1 - delta holds for the exit rate at all thresholds. NaN where a measure is
-        undefined. The attribute `guarantee` states what holds.
+        `exit_rate`, `agreement` and `increase`; `p_value` of the last test that passed (NaN if only
+        the threshold at which no token leaves is allowed, or if the target is a rate);
+        `rate_bound`, the largest error of the exit rate, which holds at all thresholds with
+        probability 1 - delta. NaN if a measure is undefined. The attribute `guarantee` states in
+        words what holds.
 
     Raises:
-        ValueError: If not one target is given, or a number does not fit.
+        ValueError: If there is no target or more than one, or a number does not fit.
 
     Examples:
         >>> import torch
@@ -85,7 +89,7 @@ def calibrate_exits(
     allowed = np.append(check_thresholds("candidates", grid), _NOBODY_LEAVES)
     descending_taus = np.unique(allowed)[::-1]
 
-    tokens = _CalibrationTokens.of(record)
+    tokens = _CalibrationTokens.from_record(record)
     bound = rate_bound(tokens.clusters.counts, delta)
     measures = [str(measure) for measure in record["measure"].values]
     sets_of_exits = list(exit_sets(record).values())
@@ -142,10 +146,10 @@ class _CalibrationTokens:
     clusters: Clusters
 
     @classmethod
-    def of(cls, record: xr.Dataset) -> "_CalibrationTokens":
+    def from_record(cls, record: xr.Dataset) -> "_CalibrationTokens":
         loss = record["cross_entropy"].values
         prediction = record["prediction"].values
-        return cls(loss, prediction, Clusters.of(record))
+        return cls(loss, prediction, Clusters.from_record(record))
 
     @property
     def is_one_per_sample(self) -> bool:

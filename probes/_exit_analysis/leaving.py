@@ -26,7 +26,7 @@ class Clusters:
     counts: np.ndarray
 
     @classmethod
-    def of(cls, record: xr.Dataset) -> "Clusters":
+    def from_record(cls, record: xr.Dataset) -> "Clusters":
         """Find the samples of a record, whose tokens are in order."""
         _, starts, counts = np.unique(record["sample"], return_index=True, return_counts=True)
         return cls(starts, counts)
@@ -99,14 +99,16 @@ def relative_costs(record: xr.Dataset, measure: str, open_exits: Sequence[int]) 
     layer_flops = record["flops"].values
     head_flops = record["head_flops"].values
     last_layer = len(layer_flops) - 1
-    asked = set(range(last_layer + 1)) if measure == "patience" else {*open_exits, last_layer}
+    asked_layers = {*open_exits, last_layer}
+    if measure == "patience":
+        asked_layers = set(range(last_layer + 1))
 
     costs = np.empty(len(layer_flops))
     for layer in range(len(layer_flops)):
-        heads_run = [other for other in sorted(asked) if other <= layer]
+        heads_run = [head for head in sorted(asked_layers) if head <= layer]
         if measure in MEASURES_WITHOUT_HEAD:
             heads_run = [layer]
-        costs[layer] = layer_flops[layer] + sum(head_flops[other] for other in heads_run)
+        costs[layer] = layer_flops[layer] + sum(head_flops[head] for head in heads_run)
 
     # A model without any product of matrices has no operations that are counted.
     full_cost = layer_flops[last_layer] + head_flops[last_layer]
@@ -128,7 +130,7 @@ def check_thresholds(argument: str, values: object, *, at_most: int | None = Non
     """Return one or more numbers as an array.
 
     Args:
-        argument: What the user calls it, for the error.
+        argument: The name of the user's argument, for the error.
         values: What came.
         at_most: How many are allowed; None allows any number of them.
 

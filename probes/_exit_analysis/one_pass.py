@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from probes._exit_analysis.exit_heads import ExitHeads, HeadFunction
 from probes._exit_analysis.token_statistics import (
     MEASURES,
-    cosine,
+    cosine_of_states,
     logits_in_chunks,
     patience,
     token_statistics,
@@ -48,8 +48,8 @@ class TokenRecords:
 class _LayerStates:
     """What a layer took and gave in the latest pass."""
 
-    before: Tensor | None = None
-    after: Tensor | None = None
+    input: Tensor | None = None
+    output: Tensor | None = None
 
 
 def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> TokenRecords:
@@ -61,7 +61,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
         batch_size: Samples run together; as many as memory for logits allows if None.
 
     Raises:
-        TypeError: If targets are no tensors.
+        TypeError: If targets are not tensors.
         ValueError: If the targets do not fit.
     """
     layers = heads.layers
@@ -86,7 +86,7 @@ def run_exits(heads: ExitHeads, pieces: Batches, batch_size: int | None) -> Toke
             if bool((targets != IGNORED_TARGET).any()):
                 check_exit_targets(targets.cpu(), logits)
             if not heads.has_tokens and last_layer in heads.functions:
-                _check_same_path(heads.functions[last_layer], states[last_layer].after, logits)
+                _check_same_path(heads.functions[last_layer], states[last_layer].output, logits)
 
             batch = _record_batch(states, heads, logits, targets, first_sample, by_token=by_token)
             n_tokens = len(batch.target)
@@ -148,7 +148,7 @@ def _record_batch(
     predictions = []
     confidences = []
     for name, state in states.items():
-        assert state.after is not None
+        assert state.output is not None
 
         # The last layer's numbers are those of the model's own output, with nothing recomputed.
         if name == heads.layers[-1]:
@@ -157,17 +157,17 @@ def _record_batch(
             )
         else:
             head = heads.functions[name]
-            chunks = logits_in_chunks(state.after, is_counted, n_classes, head, by_token=by_token)
+            chunks = logits_in_chunks(state.output, is_counted, n_classes, head, by_token=by_token)
 
         numbers, prediction = _statistics_of_layer(chunks, counted_targets)
         loss, *from_logits = numbers.cpu().double()
-        similarity = cosine(state.before, state.after, by_token=heads.has_tokens)
+        similarity = cosine_of_states(state.input, state.output, by_token=heads.has_tokens)
         similarity = similarity.to(is_counted.device)[is_counted].cpu().double()
 
         losses.append(loss)
         predictions.append(prediction.cpu())
         confidences.append(torch.stack([*from_logits, similarity]))
-        state.before = state.after = None
+        state.input = state.output = None
 
     all_predictions = torch.stack(predictions)
     all_confidences = [torch.stack(confidences, dim=1), patience(all_predictions)[None]]
@@ -204,11 +204,11 @@ def _keep_states(stack: ExitStack, module: nn.Module) -> _LayerStates:
     # Clones: a layer may write to its input, and what follows it to its output.
     def keep_input(_: nn.Module, args: Any, kwargs: Any) -> None:
         argument = first_argument(args, kwargs)
-        states.before = None if argument is None else argument.clone()
+        states.input = None if argument is None else argument.clone()
 
     def keep_output(_: nn.Module, __: Any, output: Any) -> None:
         tensor = first_tensor(output)
-        states.after = None if tensor is None else tensor.clone()
+        states.output = None if tensor is None else tensor.clone()
 
     stack.enter_context(module.register_forward_pre_hook(keep_input, with_kwargs=True))
     stack.enter_context(module.register_forward_hook(keep_output))

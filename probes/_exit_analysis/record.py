@@ -48,45 +48,51 @@ def record_exits(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Run a model once over data and keep, for every token and exit, what routing needs to know.
+    """Run a model once over data, and record what early-exit analysis needs per token and exit.
 
-    Logits are never kept beyond a batch of the model's own: what stays is about 65 bytes per token
-    and exit. The data themselves are held in memory. The last layer's numbers come from the model's
-    own output, the others' from the head. Under `fully_shard` each rank records its own data, in as
-    many batches as every other.
+    Logits are not kept beyond one batch; the record takes about 65 bytes per token and exit. The
+    data themselves are held in memory. For the last layer, the numbers come from the model's own
+    output; for the other layers, from the head. Under `fully_shard`, each rank records its own
+    data, and all ranks must have the same number of batches.
 
     Args:
         model: A classifier or a language model, as for `attach_exits`; run in eval mode.
         data: Pairs (inputs, targets), or mappings with `labels`, in any form that `resonance.take`
-            knows: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
-            right class for each place of the logits, `(sample,)` or, already shifted, `(sample,
+            accepts: `(x, y)` tensors, a Dataset, a DataLoader, a list of batches. Targets are the
+            right class for each position of the logits, `(sample,)` or, already shifted, `(sample,
             token)`; -100 does not count. Batches of texts may differ in length.
         layers: Names or patterns in forward order, the model's last layer last. None takes those of
-            the `Exits` in `head`, else the model's repeated blocks, of an encoder-decoder the
-            decoder's; see `resonance.find_blocks`, whose reason is the attribute `layers_reason`.
+            the `Exits` in `head`, or else the model's repeated blocks (in an encoder-decoder, the
+            decoder's). The attribute `layers_reason` says why; see `resonance.find_blocks`.
         head: `"model"`, a callable from a layer's output to logits, or the `Exits` that the model
             was trained with.
-        norm: `"auto"`: what the model itself puts between its last layer and its head; None:
-            nothing but pooling; or a callable in its place. `Exits` bring their own.
-        depths: How far through the model each layer is, the last 1. If not given, layers of a
-            numbered family (`blocks.0`, ...) count their kin, others count those listed.
+        norm: `"auto"`: what the model itself has between its last layer and its head. None: only
+            pooling. Or a callable that replaces it. `Exits` bring their own.
+        depths: How far through the model each layer is, as a share; 1 for the last. If not given,
+            numbered layers (`blocks.0`, ...) are spread evenly over all layers so numbered, others
+            over the layers listed.
         samples: How many samples are drawn; None takes all.
-        batch_size: Samples run together; as many as memory for logits allows if not given.
-        seed: Decides which samples are drawn.
+        batch_size: How many samples run together; if not given, as many as the logits' memory
+            allows.
+        seed: Determines which samples are drawn.
 
     Returns:
-        Dataset over `layer` and `token`, all that count, in order, with `cross_entropy (layer,
-        token)`; `prediction (layer, token)`, the likeliest class; `confidence (measure, layer,
-        token)`, from 0 to 1: `max softmax`; `margin`, its distance to the second largest
-        probability; `entropy`, 1 - entropy / ln(classes); `cosine` of the layer's input and output
-        (negative: 0; NaN where shapes differ); `patience`, the share of the listed layers that
-        agree in a row up to this one. `flops (layer)` of the first sample until the layer's end,
-        and `head_flops (layer)` from there to logits. Coordinates say each token's `sample`,
-        `position` and `target`, and each layer's `depth`. The attribute `n_samples` counts the
-        samples.
+        Dataset over `layer` and `token` (all tokens that count, in order) with
+
+        - `cross_entropy (layer, token)`, and `prediction (layer, token)`, the likeliest class;
+        - `confidence (measure, layer, token)`, from 0 to 1. The measures are `max softmax`;
+          `margin`, its distance to the second largest probability; `entropy`, 1 - entropy /
+          ln(classes); `cosine` of the layer's input and output (0 if negative, NaN if shapes
+          differ); and `patience`, the share of the listed layers that agree in a row up to this
+          one;
+        - `flops (layer)` of the first sample up to the end of the layer, and `head_flops (layer)`
+          from there to the logits.
+
+        Coordinates give each token's `sample`, `position` and `target`, and each layer's `depth`.
+        The attribute `n_samples` is the number of samples.
 
     Raises:
-        TypeError: If targets are no tensors.
+        TypeError: If targets are not tensors.
         ValueError: If an argument does not fit, or there are no data.
 
     Examples:

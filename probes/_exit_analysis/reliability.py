@@ -21,10 +21,11 @@ _VARIABLES = {
 
 
 def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
-    """Whether confidence means what it says, and whether it tells tokens apart.
+    """Measure whether confidence is calibrated, and how well it separates tokens.
 
-    Three events are asked for at every layer: the prediction is `correct`; it `agrees` with the
-    whole model's; its cross-entropy is `as good` as the whole model's (at most as large).
+    At every layer, the confidence is compared with three events: the prediction is `correct`; it
+    `agrees` with the whole model's prediction; its cross-entropy is `as good` as the whole model's
+    (at most as large).
 
     Args:
         record: Made by `record_exits`.
@@ -32,12 +33,13 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
 
     Returns:
         Dataset over `event`, `measure` and `layer` with `ece`, the expected calibration error: the
-        mean over tokens of |frequency - mean confidence| of their bin (only `max softmax` claims to
-        be a probability, that of `correct`; for others it is a distance all the same); `auroc`, the
-        chance that a token with the event has more confidence than one without (ties count half),
-        NaN where all have it or none; `auroc_se`, over samples. The curve over `bin`: `frequency`
-        of the event with `frequency_se` (over samples; NaN for a single one), `mean_confidence` and
-        `share` of tokens; NaN where a bin is empty, or the measure undefined.
+        mean over tokens of |frequency - mean confidence| of their bin (only `max softmax` is meant
+        as a probability, that of `correct`; for the other measures, `ece` is just a distance);
+        `auroc`, the probability that a token with the event has more confidence than one without
+        (ties count half), NaN if all tokens have the event or none; and `auroc_se`, over samples.
+        The curve over `bin` consists of the `frequency` of the event, `frequency_se` (over samples;
+        NaN for a single sample), `mean_confidence`, and the `share` of tokens. These are NaN if a
+        bin is empty or the measure is undefined.
 
     Raises:
         ValueError: If `bins` is below 1.
@@ -57,7 +59,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
     check_record(record)
     bins = check_whole("bins", bins)
 
-    clusters = Clusters.of(record)
+    clusters = Clusters.from_record(record)
     events = _event_indicators(record)
     confidence = record["confidence"].values
     n_measures, n_layers, _ = confidence.shape
@@ -72,7 +74,7 @@ def exit_reliability(record: xr.Dataset, *, bins: int = 15) -> xr.Dataset:
         if np.isnan(confidence[m, layer]).any():
             continue
 
-        binned = _BinnedTokens.of(confidence[m, layer], bins)
+        binned = _BinnedTokens.from_confidence(confidence[m, layer], bins)
         results["share"][m, layer] = binned.share
         results["mean_confidence"][m, layer] = binned.mean(binned.confidence)
 
@@ -126,7 +128,7 @@ class _BinnedTokens:
     counts: np.ndarray  # (bin,)
 
     @classmethod
-    def of(cls, confidence: np.ndarray, bins: int) -> "_BinnedTokens":
+    def from_confidence(cls, confidence: np.ndarray, bins: int) -> "_BinnedTokens":
         # Here, since `import probes` should not wait for all of scipy.stats.
         from scipy.stats import rankdata
 

@@ -37,35 +37,36 @@ _ROUTED = {
 
 
 def route_exits(record: xr.Dataset, *, thresholds: ArrayLike = DEFAULT_THRESHOLDS) -> xr.Dataset:
-    """What early exits would give and save, for every threshold, measure and exit.
+    """Compute what early exits would cost and save, for every threshold, measure and exit.
 
-    A token leaves at the first opened exit whose confidence is at least the threshold: at 0 all
-    leave at the first, above 1 none leaves early. Beside every routed row stand what needs no
-    routing: each fixed depth, leaving at random at the same rates, and the oracle.
+    A token leaves at the first opened exit whose confidence is at least the threshold. At 0 all
+    tokens leave at the first exit; above 1 none leaves early. Each result comes with three
+    references that do not use the confidence: each fixed depth, random exits at the same rates, and
+    an oracle.
 
     Args:
         record: Made by `record_exits`.
-        thresholds: Where to evaluate, shape `(threshold,)`.
+        thresholds: The thresholds to evaluate, shape `(threshold,)`.
 
     Returns:
-        Dataset over `threshold`, `measure` and `exit`: an early layer opened alone, or `"any"`, all
-        of them. With the mean over tokens of the cross-entropy of the path taken, and its
-        exponential:
+        Dataset over `threshold`, `measure` and `exit`. An exit is one early layer opened alone, or
+        `"any"`, which opens all of them. The variables are
 
-        - `cross_entropy`, `perplexity`, `accuracy`, `agreement` with the whole model's prediction,
-          the standard errors `..._se` over samples, whose tokens are not independent;
+        - `cross_entropy`, the mean over tokens at the exits that they take; `perplexity`, its
+          exponential; `accuracy`; `agreement` with the whole model's prediction; and the standard
+          errors `..._se`, over samples, because the tokens of a sample are not independent;
         - `shallow`, the share s that leaves early; `left`, the share for each `layer`; `compute`,
-          1 - s (1 - e / L) for one exit at depth e / L; `compute_with_head`, with every head that
-          is asked on the way, from counted operations;
-        - `random_cross_entropy` = sum over layers of share * `fixed_cross_entropy`, its exponential
-          and `random_accuracy` likewise; `gain`, what routing saves against that: where it is not
-          well above `gain_se`, a coin would do;
-        - `fixed_... (layer)`: all tokens leave there;
-        - `oracle_... (exit)`: each token leaves where its cross-entropy is least; for
-          `oracle_accuracy`, where it is right, if anywhere.
+          1 - s (1 - e / L) for one exit at depth e / L; `compute_with_head`, from counted
+          operations, with every head that is evaluated on the way;
+        - `random_cross_entropy` = sum over layers of share * `fixed_cross_entropy`, with its
+          exponential and `random_accuracy` likewise; `gain`, how much lower the cross-entropy is
+          with routing. If `gain` is not well above `gain_se`, random exits would do as well;
+        - `fixed_... (layer)`: all tokens leave at that layer;
+        - `oracle_... (exit)`: each token leaves where its cross-entropy is lowest; for
+          `oracle_accuracy`, where its prediction is right, if anywhere.
 
-        NaN where a measure is undefined at all opened exits (the cosine at a layer that changes
-        shapes); where it is undefined at some, nobody leaves there.
+        Values are NaN if a measure is undefined at all opened exits (such as the cosine at a layer
+        that changes shapes). If it is undefined at some of them, no token leaves there.
 
     Raises:
         ValueError: If a threshold is NaN or there is none.
@@ -139,7 +140,7 @@ class _RoutedTokens:
         self.is_correct = is_correct.values.astype(float)
         self.agrees = agrees.values
         self.depth = record["depth"].values
-        self.clusters = Clusters.of(record)
+        self.clusters = Clusters.from_record(record)
 
         self.fixed_losses = np.array([self.clusters.mean(row)[0] for row in self.loss])
         self.fixed_accuracies = self.is_correct.mean(1)

@@ -27,13 +27,13 @@ _COORDINATES = ("token", "sample", "position", "target", "layer", "depth")
 def exit_map(
     record: xr.Dataset, threshold: float, *, measure: Measure = "max softmax", exit: str = ANY
 ) -> xr.Dataset:
-    """Which token leaves where, and whether it is right to.
+    """Show where each token leaves, and whether its answer is right.
 
     Args:
         record: Made by `record_exits`.
-        threshold: Least confidence to leave.
+        threshold: A token leaves if its confidence is at least this.
         measure: One of the record's measures.
-        exit: The early layer that is opened, or `"any"`: all of them.
+        exit: The early layer that is opened, or `"any"` to open all of them.
 
     Returns:
         Dataset over `token` with `left_at`, the number of the layer where it leaves, counted from 0

@@ -91,17 +91,17 @@ def logits_in_chunks(
         yield head(some_samples)[mask]
 
 
-def cosine(before: Tensor | None, after: Tensor, *, by_token: bool) -> Tensor:
+def cosine_of_states(layer_input: Tensor | None, layer_output: Tensor, *, by_token: bool) -> Tensor:
     """Return the cosine of a layer's input and output at each place, 0 where it is negative.
 
     NaN if their shapes differ.
     """
-    places = after.shape[:2] if by_token else after.shape[:1]
-    if before is None or before.shape != after.shape:
-        return torch.full(places, torch.nan, device=after.device)
+    places = layer_output.shape[:2] if by_token else layer_output.shape[:1]
+    if layer_input is None or layer_input.shape != layer_output.shape:
+        return torch.full(places, torch.nan, device=layer_output.device)
 
-    input_vectors = _as_vectors(before, len(places))
-    output_vectors = _as_vectors(after, len(places))
+    input_vectors = _as_vectors(layer_input, len(places))
+    output_vectors = _as_vectors(layer_output, len(places))
     return F.cosine_similarity(input_vectors, output_vectors, dim=-1).clamp(0, 1)
 
 

@@ -23,47 +23,52 @@ def attach_exits(
 ) -> Exits:
     """Give named layers a loss through the model's own head, for training early exits.
 
-    Each layer's output takes the way that the last layer's output takes in the model (final norm,
-    pooling, head) and is compared with the targets by cross-entropy. The training objective is
+    The output of each layer goes through what follows the model's last layer (final norm, pooling,
+    head), and the resulting logits are compared with the targets by cross-entropy. The training
+    objective is
 
         exits.loss(targets) = sum over layers of weight * mean cross-entropy,
 
-    where the last layer's is that of the model's own output, so nothing is to be added. The model's
-    output, `state_dict` and inference are what they were; batch norms on the way use the exit's
-    batch, but keep the running statistics of the model's own passes. Keep the exits: when they are
-    collected, they are detached. Under DistributedDataParallel call the wrapped model as usual;
-    what `fully_shard` has split is gathered as needed, on all ranks at once. The exits' own heads
-    average their gradients over the ranks themselves.
+    where the cross-entropy of the last layer is that of the model's own output. So this is the
+    whole objective; do not add the main loss. The model's output, its `state_dict` and inference
+    do not change. Batch norms between an exit and its logits use the statistics of the exit's
+    batch, but their running statistics remain those of the model's own passes. Keep a reference to
+    the exits: when they are garbage-collected, they are detached.
+
+    Under DistributedDataParallel, call the wrapped model as usual. What `fully_shard` has split is
+    gathered as needed, on all ranks at once. Gradients of the exits' own heads are averaged over
+    the ranks.
 
     Args:
         model: A classifier with logits `(sample, class)` or a language model with logits `(sample,
-            token, class)`, alone, first in a tuple, or as `.logits`. Compiled and data-parallel
-            wrappers are looked through. It is run once, in eval mode, on `sample`.
+            token, class)`, returned alone, first in a tuple, or as `.logits`. It may be compiled or
+            in a data-parallel wrapper. It is run once, in eval mode, on `sample`.
         layers: Names or shell patterns in forward order, the model's last layer last, such as
             `"blocks.*"` or `["transformer.h.3", "transformer.h.11"]`. None takes the model's
-            repeated blocks, of an encoder-decoder the decoder's; see `resonance.find_blocks`, whose
-            reason is part of what the exits print.
+            repeated blocks (in an encoder-decoder, the decoder's). Printing the exits shows why
+            they were chosen; see `resonance.find_blocks`.
         weights: One number (or schedule `f(step) -> float`) per layer; `"standard"`,
             `"deep_supervision"` or `"auxiliary"`; or a weighting such as
-            `probes.weightings.asymmetric(0.7)`. Schedules count losses: give them the run's length.
-        head: `"model"`: the model's own, found by following its last layer's output; `"own"`: a
-            linear head per exit, to be trained as `exits.parameters()`; `"tuned"`: a tuned lens,
-            the model's own head after an affine translator `h + A h + b` per exit, at first the
-            identity, which alone is trained: early exits send nothing into the model or its head;
-            or a callable from a layer's output to logits (its parameters, if any, are yours to
-            train).
-        norm: `"auto"`: what the model itself puts between its last layer and its head; None:
-            nothing but pooling; or a callable in its place. With a callable `head`, `"auto"` is
+            `probes.weightings.asymmetric(0.7)`. The steps of a schedule are losses, so give it
+            the number of losses in the run.
+        head: `"model"`: the model's own head, found by following the output of its last layer.
+            `"own"`: a linear head per exit; add `exits.parameters()` to your optimizer. `"tuned"`:
+            a tuned lens, which puts an affine translator `h + A h + b` per exit before the
+            model's own head. Translators start as the identity, and only they are trained: early
+            exits send no gradient into the model or its head. Or a callable from a layer's output
+            to logits, whose parameters, if any, you train yourself.
+        norm: `"auto"`: what the model itself has between its last layer and its head. None:
+            only pooling. Or a callable that replaces it. With a callable `head`, `"auto"` means
             None.
-        sample: An input batch, for models whose input cannot be guessed, or whose pooling looks at
-            it (padding); a tuple holds several arguments, a dict keyword arguments.
-        seed: Decides the exits' own heads.
+        sample: An input batch, for models whose input cannot be guessed, or whose pooling depends
+            on it (padding). A tuple holds several arguments, a dict keyword arguments.
+        seed: Determines the initial weights of the exits' own heads.
 
     Returns:
         The exits, which are also a context manager.
 
     Raises:
-        ValueError: If an argument does not fit; nothing has been changed then.
+        ValueError: If an argument does not fit. The model has not been changed then.
 
     Examples:
         >>> import torch

@@ -19,11 +19,12 @@ def mean_divergence(logits: Tensor, reference: Tensor, counts: Tensor | None = N
         >>> round(mean_divergence(even, certain).item(), 4)  # 1 * ln(1 / 0.5)
         0.6931
     """
-    rows, reference_rows = logits.flatten(0, -2), reference.detach().flatten(0, -2)
-    reference_rows = reference_rows.to(rows.device)
+    rows = logits.flatten(0, -2)
+    reference_rows = reference.detach().flatten(0, -2).to(rows.device)
     if counts is not None:
-        chosen = counts.to(rows.device).flatten().nonzero()[:, 0]
-        rows, reference_rows = rows[chosen], reference_rows[chosen]
+        places = counts.to(rows.device).flatten().nonzero()[:, 0]
+        rows = rows[places]
+        reference_rows = reference_rows[places]
 
     n_rows = max(1, _LOGITS_AT_ONCE // rows.shape[1])
     total = rows.new_zeros(()).float()

@@ -229,7 +229,9 @@ def _check_order(forward_trace: ForwardTrace) -> None:
             )
         hidden = forward_trace.hidden.get(name)
         if hidden is None or not hidden.is_floating_point():
-            raise ValueError(f"`layers` at {name!r}: expected a layer that yields floating numbers")
+            raise ValueError(
+                f"`layers` at {name!r}: expected a layer that returns floating-point numbers"
+            )
 
     if ran != layers:
         raise ValueError(

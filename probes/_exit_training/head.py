@@ -31,7 +31,7 @@ POOLING_BETWEEN_MODULES: dict[str, Callable[[Tensor], Tensor]] = {
 # Right for texts without padding only, so that each pass has to be checked.
 LAST_TOKEN = "last token"
 
-# Made within `forward`, where they are no modules: DistilBERT's classifier has such a `relu`.
+# Made within `forward`, where they are not modules: DistilBERT's classifier has such a `relu`.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -83,7 +83,7 @@ class Head:
         functions = [function for function in (self.norm, self.custom) if function is not None]
         has_user_code = any(not isinstance(function, Pool) for function in functions)
 
-        with gathered(root, self.modules, own=has_user_code):
+        with gathered(root, self.modules, with_root=has_user_code):
             x = hidden if self.norm is None else self.norm(hidden)
             for function_name, module_name in self.steps:
                 x = function_between_modules(function_name)(x)
@@ -132,5 +132,5 @@ class ExitPoint:
 
 
 def has_parameters(root: nn.Module, module_name: str) -> bool:
-    """Tell whether a module of the model's has parameters; `""` is no module."""
+    """Tell whether a module of the model's has parameters; `""` is not a module."""
     return bool(module_name) and any(True for _ in root.get_submodule(module_name).parameters())

@@ -37,12 +37,12 @@ from probes.weightings import Weighting
 class Exits(Listener):
     """The losses of a model's layers; made by `probes.attach_exits`.
 
-    Its parameters are the exits' own heads, if they have some. It is not part of the model: it
-    keeps the model neither alive nor in its `state_dict`. A copied or unpickled one is detached;
-    `reattach(model)` hooks it into a model with the same layers.
+    Its parameters are the exits' own heads, if they have any. It is not part of the model: it does
+    not keep the model alive, and the model is not in its `state_dict`. A copy, or an unpickled
+    object, is detached; `reattach(model)` attaches it to a model with the same layers.
 
     Attributes:
-        step: Losses made so far; the argument of schedules. May be set.
+        step: How many losses it has given; the argument of schedules. You may set it.
     """
 
     _capture: ExitCapture
@@ -85,20 +85,20 @@ class Exits(Listener):
         return dict(zip(self.layers, values, strict=True))
 
     def loss(self, targets: Tensor, *, shift: bool | None = None) -> Tensor:
-        """The weighted sum of all layers' mean cross-entropies on the latest forward pass.
+        """Return the weighted sum of the cross-entropies of all layers on the latest forward pass.
 
-        The model's own loss is part of the sum, with the last weight: this is the whole training
-        objective. Layers of weight 0 cost nothing. Each forward pass gives one loss; a second one
-        raises rather than be stale.
+        The model's own loss is part of the sum, with the last weight, so this is the whole training
+        objective. Layers of weight 0 cost nothing. Each forward pass gives one loss; a second call
+        raises an error, and never returns the loss of an older pass.
 
         Args:
-            targets: The right class for every place of the model's logits, -100 where there is
-                none: `(sample,)`, or soft `(sample, class)`, for a classifier; `(sample, token)`
-                for a language model. Those of a causal language model of transformers are its
-                `labels`; as in its own loss, a position's target is the label after it.
-            shift: Whether targets of tokens are moved one position ahead so. None moves those of
-                transformers' causal language models; False takes every position at its word: a
-                model given `ids[:, :-1]` has the targets `ids[:, 1:]`.
+            targets: The right class for every position of the model's logits, with -100 where
+                there is none: `(sample,)`, or soft `(sample, class)`, for a classifier; `(sample,
+                token)` for a language model. For a causal language model of transformers, pass
+                its `labels`; as in its own loss, the target of a position is the label after it.
+            shift: Whether the target of a token is the label after it. None: yes for causal
+                language models of transformers, otherwise no. False: the targets are already
+                shifted; a model that reads `ids[:, :-1]` then has the targets `ids[:, 1:]`.
 
         Returns:
             A scalar with the graph of the latest forward pass.
@@ -136,12 +136,12 @@ class Exits(Listener):
         return torch.stack(terms).sum()
 
     def divergence(self) -> Tensor:
-        """How far exits are from the model's own output on the latest pass: no targets are needed.
+        """Return how far the exits are from the model's own output on the latest pass.
 
-        The weighted sum over early exits of the mean over places of KL(model || exit), in nat; the
-        model's output has no gradient here. With `head="tuned"` this is what a tuned lens is
-        trained on. Places that a mask in the model's call marks as padding are left out. Takes the
-        place of `loss` for this pass.
+        This is the weighted sum over early exits of the mean over positions of KL(model || exit),
+        in nat. It needs no targets, and sends no gradient into the model's own output. With
+        `head="tuned"`, it is the loss to train the lens on. Positions that a mask in the model's
+        call marks as padding are left out. Call it instead of `loss` for this pass.
 
         Returns:
             A scalar.
@@ -150,8 +150,8 @@ class Exits(Listener):
             RuntimeError: If the latest pass left nothing to compute it from.
 
         Examples:
-            The model says 1/2 and 1/2, the exit 1/4 and 3/4: the divergence is
-            ln(2) / 2 + ln(2 / 3) / 2 = 0.1438, and the exit's weight 1/2.
+            The model's probabilities are 1/2 and 1/2, the exit's 1/4 and 3/4. The divergence is
+            ln(2) / 2 + ln(2 / 3) / 2 = 0.1438, and the weight of the exit is 1/2.
 
             >>> import math, probes
             >>> undecided = nn.Linear(2, 2, bias=False)
@@ -191,31 +191,31 @@ class Exits(Listener):
         return torch.stack([last_divergence, *terms]).sum()
 
     def measure(self) -> xr.Dataset:
-        """The parts of the latest loss.
+        """Return the parts of the latest loss.
 
         Returns:
-            Dataset with `loss (layer)`, the mean cross-entropy of each layer (after `divergence`
-            the mean divergence, as the attribute `loss` says), NaN where it was not computed
-            because its weight was 0, and `weight (layer)`; `step` is the number of losses
-            made so far. All NaN before the first loss.
+            Dataset with `weight (layer)` and `loss (layer)`, the mean cross-entropy of each layer
+            (after `divergence`, the mean divergence; the attribute `loss` says which). A loss that
+            was not computed because its weight was 0 is NaN. `step` is the number of losses so far.
+            Everything is NaN before the first loss.
         """
         return losses_dataset(self.layers, self._latest, self.step, self._root())
 
     def parameter_groups(
         self, lr: float, factors: Sequence[float] | None = None
     ) -> list[dict[str, Any]]:
-        """Optimizer groups with a learning rate for each exit's part of the model.
+        """Return optimizer groups, with a learning rate for each exit's part of the model.
 
-        A parameter belongs to the first exit that lies behind the module that holds it. What all
-        exits share, the final norm and the head, belongs to the first.
+        A parameter belongs to the first exit after the module that holds it. The final norm and
+        the head, which all exits share, belong to the first exit.
 
         Args:
-            lr: The learning rate of a factor of 1.
+            lr: The learning rate for a factor of 1.
             factors: One number per layer, such as `(1, 0.5, 0.1)`; all 1 if not given.
 
         Returns:
-            One group per layer (`params`, `lr`, `name`), the exit's own head included; together
-            every parameter of the model and of these exits, once.
+            One group per layer (`params`, `lr`, `name`), including the exit's own head. Together,
+            the groups hold every parameter of the model and of these exits once.
         """
         root = self._root()
         if root is None:
@@ -256,12 +256,12 @@ class Exits(Listener):
         return f"{heading}\n{table}"
 
     def logits(self, name: str, hidden: Tensor, *, root: nn.Module | None = None) -> Tensor:
-        """The logits of an early exit.
+        """Compute the logits of an early exit.
 
         Args:
-            name: One of `layers`, not the last.
-            hidden: What the layer of that name yields.
-            root: The model, if it is not the one attached to.
+            name: One of `layers`, but not the last.
+            hidden: The output of that layer.
+            root: The model, if it is not the one that the exits are attached to.
 
         Returns:
             `(sample, class)` or `(sample, token, class)`, as the model's own.

@@ -55,7 +55,7 @@ def check_exit_targets(targets: Tensor, logits: Tensor) -> None:
     """Refuse targets that do not fit the logits.
 
     Raises:
-        TypeError: If they are no tensor.
+        TypeError: If they are not a tensor.
         ValueError: If their shape or values do not fit, or none of them counts.
     """
     if not isinstance(targets, Tensor):
@@ -95,8 +95,8 @@ def _check_distributions(targets: Tensor) -> None:
 
     numbers = "NaN" if low != low else f"{low:.4g} to {high:.4g}, with sums off by {error:.2g}"
     raise ValueError(
-        f"`targets`: expected soft labels whose rows sum to one, got {numbers}; logits are no "
-        "labels"
+        f"`targets`: expected soft labels whose rows sum to one, got {numbers}; logits are "
+        "not labels"
     )
 
 

@@ -23,24 +23,24 @@ Array = NDArray[np.float64]
 FEWEST_SAMPLES = 4
 
 
-def centred_products(features: list[Tensor]) -> Tensor:
+def centre_sample_products(features: list[Tensor]) -> Tensor:
     """`K*` of each set of features, flattened, shape `(set, sample * sample)`.
 
     Args:
         features: Sets of features of the same samples, `(sample, ...)` each.
     """
-    products = [_centre(_products(x)).flatten() for x in features]
+    products = [_centre_products(_sample_products(x)).flatten() for x in features]
 
     # Layers may be on different devices; on which products are compared does not matter.
     return torch.stack([rows.to(products[0]) for rows in products])
 
 
-def dependences(first: Tensor, second: Tensor, n_samples: int) -> Tensor:
+def unbiased_dependences(first: Tensor, second: Tensor, n_samples: int) -> Tensor:
     """Unbiased dependence of each set of features on each other one, `(first set, second set)`."""
     return first @ second.T / (n_samples * (n_samples - 3))
 
 
-def alignment(crossed: Array, first: Array, second: Array, weights: Array) -> Array:
+def kernel_alignment(crossed: Array, first: Array, second: Array, weights: Array) -> Array:
     """CKA from dependences of batches.
 
     Args:
@@ -51,26 +51,28 @@ def alignment(crossed: Array, first: Array, second: Array, weights: Array) -> Ar
     Returns:
         `(first, second)`; NaN where a side does not vary.
     """
-    between = np.tensordot(weights, crossed, 1)
-    own_first, own_second = weights @ first, weights @ second
+    mean_crossed = np.tensordot(weights, crossed, 1)
+    mean_first = weights @ first
+    mean_second = weights @ second
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.sqrt(np.outer(own_first, own_second))
-        return np.where(scale > 0, between / scale, np.nan)
+        scale = np.sqrt(np.outer(mean_first, mean_second))
+        return np.where(scale > 0, mean_crossed / scale, np.nan)
 
 
 def jackknife_error(crossed: Array, first: Array, second: Array, weights: Array) -> Array:
-    """Standard error of `alignment` over batches, each left out in turn; NaN for a single one."""
+    """Standard error of `kernel_alignment`, each batch left out in turn; NaN for a single one."""
     n_batches = len(weights)
     if n_batches < 2:
         return np.full(crossed.shape[1:], np.nan)
 
-    left_out = []
+    estimates = []
     for batch in range(n_batches):
         other_weights = np.where(np.arange(n_batches) == batch, 0.0, weights)
-        left_out.append(alignment(crossed, first, second, other_weights / other_weights.sum()))
+        other_weights = other_weights / other_weights.sum()
+        estimates.append(kernel_alignment(crossed, first, second, other_weights))
 
-    spread = np.var(left_out, axis=0)
+    spread = np.var(estimates, axis=0)
     return np.asarray(np.sqrt((n_batches - 1) * spread))
 
 
@@ -79,14 +81,14 @@ def half_width(n_batches: int, level: float) -> float:
     return float(stdtrit(n_batches - 1, (1 + level) / 2)) if n_batches > 1 else math.nan
 
 
-def _products(x: Tensor) -> Tensor:
+def _sample_products(x: Tensor) -> Tensor:
     # A shift changes nothing but the rounding.
     rows = x.flatten(1).to(widest_float(x.device))
     rows = rows - rows.mean(0)
     return rows @ rows.T
 
 
-def _centre(products: Tensor) -> Tensor:
+def _centre_products(products: Tensor) -> Tensor:
     n = len(products)
     centred = products.clone().fill_diagonal_(0)
     row_sums = centred.sum(1) / (n - 2)

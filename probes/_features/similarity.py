@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,11 +14,12 @@ from torch.utils.data import DataLoader
 
 from probes._features.alignment import (
     FEWEST_SAMPLES,
-    alignment,
-    centred_products,
-    dependences,
+    Array,
+    centre_sample_products,
     half_width,
     jackknife_error,
+    kernel_alignment,
+    unbiased_dependences,
 )
 from probes._features.read_features import reading_features
 from probes._model.check_model import check_model
@@ -55,34 +57,36 @@ def similarity(
     level: float = 0.95,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Compare what two models, or two states of one, make of the same samples, layer by layer.
+    """Compare the features of two models, or of two states of one model, layer by layer.
 
-    Debiased linear CKA: 1 for features that are the same but for a rotation, a shift and a scale;
-    0, on average, for features that have nothing in common, however many there are. Dependences are
-    averaged over batches before they are divided (Nguyen et al. 2021), so that samples of different
-    batches are never compared, and need not be held together.
+    The measure is debiased linear CKA (centred kernel alignment): 1 for features that differ only
+    by a rotation, a shift and a scale; 0, on average, for features that have nothing in common,
+    however many there are. Numerator and denominator are averaged over batches before one is
+    divided by the other (Nguyen et al. 2021). So samples of different batches are not compared, and
+    need not be in memory together.
 
     Args:
         model: Any module, called in eval mode; left as it was found.
         other: Another one, which takes the same inputs; or a state dict of `model`.
         data: `(inputs, targets)`, a mapping with `labels`, inputs alone, or a source of these: a
-            Dataset, a DataLoader, a list of batches. Targets are not looked at. A DataLoader with
-            `samples=None` is streamed: passed over once, no more than a batch at a time.
+            Dataset, a DataLoader, a list of batches. Targets are ignored. A DataLoader with
+            `samples=None` is streamed: read once, one batch at a time.
         layers: Names or patterns of the layers of `model`; its repeated blocks or stages by
             default, as far as they have features.
-        other_layers: Those of `other`; the same by default, or its own blocks if it is another
-            architecture and no `layers` are named.
+        other_layers: Layers of `other`; by default the same, or the blocks of `other` if it has
+            another architecture and you name no `layers`.
         pool: How a layer's output becomes features, as for `attach`; `"flatten"` compares all
             positions.
         calls: Which calls count if a layer runs several times in a pass, as for `attach`.
-        samples: How many samples to draw, if there are so many; None takes all.
-        batch_size: Samples that are compared with each other; more make the estimate steadier.
-        level: Of the interval.
-        seed: Decides samples.
+        samples: How many samples to draw, at most; None takes all.
+        batch_size: How many samples are compared with each other; larger batches make the estimate
+            less noisy.
+        level: Confidence level of the interval.
+        seed: Determines which samples are drawn.
 
     Returns:
         Dataset with `cka (layer, other_layer)`, and `cka_low` and `cka_high`, an interval from the
-        jackknife over batches (NaN for a single one). NaN where features do not vary.
+        jackknife over batches (NaN for a single batch). NaN where features do not vary.
 
     Raises:
         ValueError: If an argument does not fit, or no batch has four samples.
@@ -112,8 +116,7 @@ def similarity(
 
     to_other = partial(tree_map_only, Tensor, lambda tensor: tensor.to(device_of(other_model)))
 
-    crossed, own_first, own_second = [], [], []
-    n_samples: list[int] = []
+    moments = _Moments()
     with ExitStack() as stack:
         source: Iterator[Any]
         n_batches: int | None = None
@@ -125,9 +128,10 @@ def similarity(
             batches = take(
                 data, samples, seed, model=model, batch_size=batch_size, needs_targets=False
             )
-            source, n_batches = (inputs for inputs, _ in batches), len(batches)
+            source = (inputs for inputs, _ in batches)
+            n_batches = len(batches)
 
-        sample, counted = _large_enough(source)
+        sample, large_batches = _leave_out_small(source)
         reading: dict[str, Any] = {"pool": pool, "calls": calls}
         read = stack.enter_context(reading_features(model, modules, sample=sample, **reading))
         try:
@@ -138,33 +142,16 @@ def similarity(
         except ValueError as error:
             raise ValueError(f"`other`: cannot be read beside `model`: {error}") from error
 
-        for inputs in track(counted, "similarity", unit="batch", total=n_batches):
-            n = count_samples(inputs)
-            n_samples.append(n)
+        for inputs in track(large_batches, "similarity", unit="batch", total=n_batches):
             features = read(inputs)
             other_features = read_other(to_other(inputs))
+            moments.add(inputs, features, other_features)
 
-            first = centred_products(list(features.values()))
-            second = centred_products(list(other_features.values())).to(first)
-
-            # An accelerator hands them over together, and is waited for once a batch.
-            pairs_of_sides = (first, second), (first, first), (second, second)
-            on_host = to_host([dependences(one, two, n) for one, two in pairs_of_sides])
-            between, within_first, within_second = (part.double().numpy() for part in on_host)
-            crossed.append(between)
-            own_first.append(np.diag(within_first))
-            own_second.append(np.diag(within_second))
-            if not np.isfinite([within_first.sum(), within_second.sum()]).all():
-                check_no_nan([(inputs, None)])
-                raise ValueError(
-                    "`layers`: expected features that are finite numbers, got NaN or infinity in "
-                    f"batch {len(n_samples) - 1}"
-                )
-
+    n_samples = moments.n_samples
     weights = np.array(n_samples) / sum(n_samples)
-    moments = np.array(crossed), np.array(own_first), np.array(own_second), weights
-    cka = alignment(*moments)
-    margin = half_width(len(weights), level) * jackknife_error(*moments)
+    arrays = np.array(moments.crossed), np.array(moments.first), np.array(moments.second), weights
+    cka = kernel_alignment(*arrays)
+    margin = half_width(len(weights), level) * jackknife_error(*arrays)
 
     names = {
         "cka": (cka, "debiased linear CKA"),
@@ -196,7 +183,52 @@ def similarity(
     )
 
 
-def _large_enough(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
+@dataclass
+class _Moments:
+    """Dependences of features, batch by batch.
+
+    Attributes:
+        crossed: Of each layer of one side on each of the other, `(layer, other_layer)`.
+        first, second: Of each layer of a side on itself, `(layer,)`.
+        n_samples: In each batch.
+    """
+
+    crossed: list[Array] = field(default_factory=list)
+    first: list[Array] = field(default_factory=list)
+    second: list[Array] = field(default_factory=list)
+    n_samples: list[int] = field(default_factory=list)
+
+    def add(
+        self, inputs: Any, features: dict[str, Tensor], other_features: dict[str, Tensor]
+    ) -> None:
+        """Take in the features of a batch.
+
+        Raises:
+            ValueError: If some are no finite numbers.
+        """
+        n = count_samples(inputs)
+        first = centre_sample_products(list(features.values()))
+        second = centre_sample_products(list(other_features.values())).to(first)
+
+        # An accelerator hands them over together, and is waited for once a batch.
+        pairs_of_sides = (first, second), (first, first), (second, second)
+        on_host = to_host([unbiased_dependences(a, b, n) for a, b in pairs_of_sides])
+        crossed, within_first, within_second = (part.double().numpy() for part in on_host)
+
+        if not np.isfinite([within_first.sum(), within_second.sum()]).all():
+            check_no_nan([(inputs, None)])
+            raise ValueError(
+                "`layers`: expected features that are finite numbers, got NaN or infinity in "
+                f"batch {len(self.n_samples)}"
+            )
+
+        self.crossed.append(crossed)
+        self.first.append(np.diag(within_first))
+        self.second.append(np.diag(within_second))
+        self.n_samples.append(n)
+
+
+def _leave_out_small(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     """The first batch with samples enough for the estimator, and all of them, itself included.
 
     Raises:
@@ -206,8 +238,8 @@ def _large_enough(source: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     for inputs in source:
         sizes.append(count_samples(inputs))
         if sizes[-1] >= FEWEST_SAMPLES:
-            others = (batch for batch in source if count_samples(batch) >= FEWEST_SAMPLES)
-            return inputs, chain([inputs], others)
+            later_batches = (batch for batch in source if count_samples(batch) >= FEWEST_SAMPLES)
+            return inputs, chain([inputs], later_batches)
 
     raise ValueError(
         f"`data`: expected a batch of at least {FEWEST_SAMPLES} samples, got batches of at most "
@@ -229,5 +261,5 @@ def _as_model(model: nn.Module, other: nn.Module | Mapping[str, Tensor]) -> nn.M
         other_model.load_state_dict(other)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"`other`: is no state of this model: {reason}") from error
+        raise ValueError(f"`other`: is not a state dict of this model: {reason}") from error
     return other_model

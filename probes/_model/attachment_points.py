@@ -86,10 +86,10 @@ def _with_positions_of_the_output(blocks: Blocks, root: nn.Module, record: Forwa
 
 
 def _explain(blocks: Blocks, layers: list[str]) -> str:
-    missing = [name for name in blocks if name not in layers]
-    if not missing:
+    left_out_names = [name for name in blocks if name not in layers]
+    if not left_out_names:
         return blocks.reason
-    return f"{blocks.reason}; not {', '.join(missing)}, which cannot be probed"
+    return f"{blocks.reason}; not {', '.join(left_out_names)}, which cannot be probed"
 
 
 def _make_point(
@@ -163,7 +163,7 @@ def _count_classes(root: nn.Module, output: Any) -> int:
             f"`classes`: cannot tell from an output of type {type(output).__name__}; give a number"
         ) from None
 
-    # Encoders without a head yield hidden states, whose width is no number of classes.
+    # Encoders without a head yield hidden states, whose width is not the number of classes.
     is_hidden_state = logits is _find(output, "last_hidden_state")
     if logits.dim() < 2 or is_hidden_state:
         kind = "hidden states" if is_hidden_state else "an output"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def gathered(root: nn.Module, names: Sequence[str], *, own: bool = False) -> Iterator[None]:
-    """Let the body call some of a model's modules outside of the model's own pass.
+def gathered(root: nn.Module, names: Sequence[str], *, with_root: bool = False) -> Iterator[None]:
+    """Let the body call some of a model's modules outside of the model's with_root pass.
 
     A module that is sharded by itself gathers its parameters whenever it is called. Others are held
     by a module around them, which may have split them again after its pass. With gradients they
@@ -31,7 +31,7 @@ def gathered(root: nn.Module, names: Sequence[str], *, own: bool = False) -> Ite
     Args:
         root: The model.
         names: Which modules.
-        own: The root's own parameters, too: a user's function may need them.
+        with_root: The root's with_root parameters, too: a user's function may need them.
     """
     check_mates(root, names)
 
@@ -40,7 +40,7 @@ def gathered(root: nn.Module, names: Sequence[str], *, own: bool = False) -> Ite
     holders = dict.fromkeys(_find_holder(root, name) for name in split_names)
     modules_to_gather = [holder for holder in holders if holder is not None]
 
-    if own and _is_split(root) and is_fully_sharded(root) and root not in modules_to_gather:
+    if with_root and _is_split(root) and is_fully_sharded(root) and root not in modules_to_gather:
         modules_to_gather.append(root)
 
     for module in modules_to_gather:
@@ -65,7 +65,7 @@ def check_mates(root: nn.Module, names: Sequence[str]) -> None:
 
         for mate in getattr(state, "_modules", ()):
             if mate not in modules:
-                mate_names = (other for other, m in root.named_modules() if m is mate)
+                mate_names = (other_name for other_name, m in root.named_modules() if m is mate)
                 raise ValueError(
                     f"`head`: {name!r} is on the way to the logits, but fully_shard joins it with "
                     f"{next(mate_names, 'another module')!r}, which is not; shard the two apart, "

@@ -19,7 +19,7 @@ def ready_features(
     layers: Sequence[str],
     calls: Calls | None,
     *,
-    used: bool = False,
+    may_be_used: bool = False,
     depth: int = 0,
 ) -> dict[str, list[Tensor]]:
     """Return the features of each layer, one tensor for each call of the layer that counts.
@@ -28,13 +28,13 @@ def ready_features(
         capture: What the hooks have left.
         layers: Names of all attachment points.
         calls: Which calls of a repeated layer count; None takes the last and warns.
-        used: Accept a pass whose loss has been taken.
+        may_be_used: Accept a pass whose loss has been taken.
         depth: How many calls are between the method that the user called and this function.
 
     Raises:
         RuntimeError: If not every layer was captured in the latest pass.
     """
-    _check_pass(capture, used=used)
+    _check_pass(capture, may_be_used=may_be_used)
 
     missing = [name for name in layers if name not in capture.features]
     if missing:
@@ -63,7 +63,7 @@ def ready_features(
     return {name: _select_calls(capture.features[name], calls) for name in layers}
 
 
-def _check_pass(capture: Capture, *, used: bool) -> None:
+def _check_pass(capture: Capture, *, may_be_used: bool) -> None:
     if capture.reentrant:
         raise RuntimeError(
             "a layer ran without gradients in a pass that has them, so its loss would train "
@@ -91,7 +91,7 @@ def _check_pass(capture: Capture, *, used: bool) -> None:
             "when it was attached to: attach with a batch of this shape as `sample`"
         )
 
-    accepted_states = (PassState.READY, PassState.USED) if used else (PassState.READY,)
+    accepted_states = (PassState.READY, PassState.USED) if may_be_used else (PassState.READY,)
     if capture.state not in accepted_states:
         raise RuntimeError(capture.state.refusal)
 

@@ -35,9 +35,9 @@ def move_ahead(
 
     if shift is None and are_next_tokens(y, input_ids):
         raise ValueError(
-            f"`{argument}`: the model is a causal language model, whose labels are moved one "
-            "position ahead, but these are the next tokens already; give labels as the model's "
-            "own loss takes them, or say shift=False"
+            f"`{argument}`: the model is a causal language model, for which the target of a "
+            "position is the label after it, but these labels are shifted already; pass labels as "
+            "the model's own loss takes them, or shift=False"
         )
     return shift_labels(y)
 

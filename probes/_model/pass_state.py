@@ -20,20 +20,20 @@ UNCHECKED_COMPILED_CODE = (
 
 
 class PassState(Enum):
-    """A state of the latest pass; its value is what somebody who asks for features is told."""
+    """A state of the latest pass; its value is the message of the error that is raised then."""
 
     DETACHED = (
         "expected an attached model, but this is detached (by detach(), by the end of its "
-        "`with` block, or as a copy): attach anew, or call reattach(model), then model(x)"
+        "`with` block, or as a copy): attach again, or call reattach(model), then model(x)"
     )
     NO_PASS = (
         "expected a forward pass of the attached model first, but no forward pass was seen: "
         "call model(x) in train mode, the model itself and not a method such as model.forward(x). "
-        f"If that was done: {UNCHECKED_COMPILED_CODE}"
+        f"If you did that: {UNCHECKED_COMPILED_CODE}"
     )
     EVAL_MODE = (
-        "the latest forward pass ran in eval mode, where a probe is gone: call model.train(), "
-        "or run the pass inside `with probe.listening():`"
+        "the latest forward pass ran in eval mode, in which branches do not run: call "
+        "model.train(), or run the pass inside `with probe.listening():`"
     )
     NO_GRADIENTS = (
         "the latest forward pass ran without gradients: enable them, or run the pass inside "
@@ -43,7 +43,7 @@ class PassState(Enum):
     READY = ""
     USED = (
         "the latest forward pass has given its loss already: run the model again first (for "
-        "mixed-up labels pass soft targets (sample, class))"
+        "mixup, pass soft targets of shape (sample, class))"
     )
 
     @property

@@ -32,7 +32,7 @@ def plot_arms(
         response: With `variable (arm, step)`, and `seed` if there are several, such as the part
             `/response` of `resonance.examine`.
         variable: `"accuracy"` or `"loss"` on held-out samples, or `"train_loss"`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: For the means, as `Axes.plot` takes it.
 

@@ -43,7 +43,7 @@ def plot_branches(
         branches: Of `Probe.measure` or `Probe.evaluate`, or of `Probe.fit`, whose interval is drawn
             as a bar. May be joined along `seed`.
         variable: `"accuracy"` or `"loss"`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw; a new figure by default.
         style: For the lines of means, as `Axes.plot` takes it.
 

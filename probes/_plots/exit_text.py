@@ -35,7 +35,7 @@ def plot_exit_text(
         exits: One sequence: a sample of `probes.generate`, or some tokens of an exit map.
         text: What is written: one string for each token, such as the characters of the text.
         width: Characters of a line.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For every character, as `Axes.text` takes it.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from probes._exit_analysis.token_statistics import Measure
 
 _MOST_NAMED = 12  # layers in the legend; half as many where axes are the user's
-_CYCLE = 10  # colours, which the eleventh layer would begin anew
+_CYCLE = 10  # colours, which the eleventh layer would begin again
 _RARE_SHARE = 0.01  # of the tokens: the frequency of a bin with fewer is mostly noise
 _VARIABLES = ("frequency", "frequency_se", "mean_confidence", "share", "ece", "auroc")
 
@@ -39,17 +39,17 @@ def plot_reliability(
 ) -> Axes:
     """Draw how often an event happens against the confidence, one curve per layer.
 
-    On the diagonal confidence is the frequency; below it the exit is too sure of itself. Bars are
-    standard errors, the area of a dot is the share of tokens; bins with less than 1 % of them are
-    pale and not joined to the curve. The legend says so, and has for each layer the expected
-    calibration error (ECE) and the area under the ROC curve (AUROC).
+    On the diagonal, confidence equals frequency; below it, the exit is overconfident. Bars are
+    standard errors, and the area of a dot is the share of tokens. Bins with less than 1 % of the
+    tokens are pale and not joined to the curve. The legend explains this, and gives for each layer
+    the expected calibration error (ECE) and the area under the ROC curve (AUROC).
 
     Args:
         reliability: Made by `exit_reliability` or `exits`. A dimension `seed` is averaged over.
         measure: Which confidence measure: `"max softmax"`, `"margin"`, `"entropy"`, `"cosine"` or
             `"patience"`.
         event: `"correct"`, `"agrees"` or `"as good"`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For the curves, as `Axes.errorbar` takes it.
 
@@ -91,11 +91,11 @@ def plot_reliability(
 
 
 def _select_curves(reliability: xr.Dataset, measure: str, event: str) -> xr.Dataset:
-    missing = [name for name in _VARIABLES if name not in reliability]
-    if missing:
+    missing_names = [name for name in _VARIABLES if name not in reliability]
+    if missing_names:
         raise ValueError(
             "`reliability`: expected a Dataset made by probes.exit_reliability, got none with "
-            f"{', '.join(missing)}"
+            f"{', '.join(missing_names)}"
         )
     check_choice("measure", measure, [str(name) for name in reliability["measure"].values])
     check_choice("event", event, [str(name) for name in reliability["event"].values])

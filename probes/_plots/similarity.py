@@ -17,12 +17,12 @@ def plot_similarity(
 ) -> Axes:
     """Draw which layers of two models are alike, as a matrix.
 
-    The first layers are at the lower left. Features that are the same in both models are a bright
-    diagonal. The colours run from 0 to 1, so that two figures can be compared.
+    The first layers are at the lower left. If corresponding layers of both models have the same
+    features, the diagonal is bright. Colours run from 0 to 1, so that figures can be compared.
 
     Args:
         similarity: Made by `similarity`.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For `Axes.pcolormesh`.
 

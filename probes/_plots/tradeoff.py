@@ -31,11 +31,11 @@ def plot_tradeoff(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw perplexity against compute, beside what needs no routing.
+    """Draw perplexity against compute, with references that do not use the confidence.
 
-    A solid curve is routed, one point per threshold; a dashed one lets as many tokens leave at
-    random; squares are fixed depths; a dotted line is the oracle. Where the solid curve is not
-    below the dashed one, confidence is worth no more than a coin.
+    The solid curve shows routing by confidence, one point per threshold. The dashed curve lets as
+    many tokens leave at random. Squares are fixed depths, and the dotted line is the oracle. Where
+    the solid curve is not below the dashed one, confidence is no better than chance.
 
     Args:
         routes: Made by `route_exits` or `exits`. Along a dimension `seed`, thin curves
@@ -45,7 +45,7 @@ def plot_tradeoff(
         exit: Which exit is opened; the first if not given.
         compute: The horizontal axis: `"compute_with_head"` or `"compute"`, layers alone.
         hue: A further dimension that tells curves apart by colour.
-        title: A text, or True for what the attributes say.
+        title: A text, or True for one made from the attributes.
         ax: Where to draw.
         style: For the routed curves.
 
@@ -146,11 +146,11 @@ def _sort_by_x(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _select_curves(
     routes: xr.Dataset, measure: str, exit: str | None, compute: str, hue: str | None
 ) -> xr.Dataset:
-    missing = [name for name in (*_VARIABLES, compute) if name not in routes]
-    if missing or compute not in _FIXED_COMPUTE:
+    missing_names = [name for name in (*_VARIABLES, compute) if name not in routes]
+    if missing_names or compute not in _FIXED_COMPUTE:
         raise ValueError(
             "`routes`: expected a Dataset made by probes.route_exits, and `compute` as one of its "
-            f"two kinds, got {compute!r} and no {', '.join(missing) or 'such kind'}"
+            f"two kinds, got {compute!r} and no {', '.join(missing_names) or 'such kind'}"
         )
 
     # What tells curves apart by colour is not selected; nor is what the caller has selected.

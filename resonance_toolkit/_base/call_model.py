@@ -24,11 +24,12 @@ class FailedPassError(RuntimeError, ValueError):
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model the way its inputs ask for.
+    """Call a model with positional or keyword arguments, depending on its inputs.
 
     Args:
         model: Any module.
-        inputs: A mapping is keywords, a tuple positional arguments, all else one argument.
+        inputs: A mapping is passed as keywords, a tuple as positional arguments, anything else as
+            one argument.
 
     Returns:
         Whatever the model returns.
@@ -135,17 +136,21 @@ def _dtype_sentence(model: nn.Module, inputs: Any, error: Exception) -> str | No
         return None
 
     is_told_by_torch = _ABOUT_DTYPES.search(str(error)) is not None
+    other_floating = _floating_of_other_dtype(tensors, weight_dtype)
+    tensor = tensors[0]
+    cure = f"x.to({weight_dtype})"
+
     if is_told_by_torch and "'indices'" in str(error):
-        tensor, cure = tensors[0], "x.long(), which an embedding looks up"
-    elif (other := _floating_of_other_dtype(tensors, weight_dtype)) is not None:
-        tensor, cure = other, f"x.to({weight_dtype})"
-    elif is_told_by_torch and not tensors[0].is_floating_point():
+        cure = "x.long(), which an embedding looks up"
+    elif other_floating is not None:
+        tensor = other_floating
+    elif is_told_by_torch and not tensor.is_floating_point():
         # Bytes are what images come in; other whole numbers may be anything.
-        tensor, cure = tensors[0], f"x.to({weight_dtype})"
         if tensor.dtype == torch.uint8:
             cure = f"{cure} / 255"
     else:
         return None
+
     return (
         f"`data`: the forward pass failed on inputs of {dtype_name(tensor.dtype)} for weights of "
         f"{dtype_name(weight_dtype)}; convert the inputs, such as by {cure}"

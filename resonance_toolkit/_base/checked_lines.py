@@ -30,7 +30,7 @@ def from_checked_line(line: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise TypeError("expected names and values")
     if fields.pop("crc32", None) != _checksum(fields):
-        raise ValueError("what it holds and its checksum do not agree")
+        raise ValueError("its contents and its checksum do not agree")
     return fields
 
 

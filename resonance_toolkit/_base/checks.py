@@ -16,12 +16,12 @@ def check_whole(argument: str, value: Any, *, at_least: int | None = 1) -> int:
     """Return a whole number, of Python's kind or numpy's, as an `int`.
 
     Args:
-        argument: What the user calls it, for the error.
-        value: What came.
+        argument: The name of the user's argument, for the error.
+        value: The value that the user passed.
         at_least: The smallest number allowed; None allows any.
 
     Raises:
-        ValueError: If it is no whole number, or too small.
+        ValueError: If it is not a whole number, or is too small.
 
     Examples:
         >>> check_whole("samples", 5)
@@ -42,7 +42,7 @@ def check_positive(argument: str, value: Any) -> float:
     """Return a finite number above zero as a `float`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not such a number.
 
     Examples:
         >>> check_positive("eta", 1)
@@ -60,7 +60,7 @@ def check_not_negative(argument: str, value: Any) -> float:
     """Return a finite number of at least zero as a `float`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not such a number.
 
     Examples:
         >>> check_not_negative("alpha", 0)
@@ -75,7 +75,7 @@ def check_share(argument: str, value: Any) -> float:
     """Return a share above 0 and up to 1 as a `float`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not such a number.
 
     Examples:
         >>> check_share("mass", 0.9)
@@ -90,13 +90,13 @@ def check_choice(argument: str, value: Any, choices: Collection[str], *, or_else
     """Return one of several words.
 
     Args:
-        argument: What the user calls it, for the error.
-        value: What came.
-        choices: The words allowed, in the order in which the error lists them.
-        or_else: What else the caller takes, for the error: `"a callable"`.
+        argument: The name of the user's argument, for the error.
+        value: The value that the user passed.
+        choices: The allowed words, in the order in which the error lists them.
+        or_else: What else the caller accepts, for the error: `"a callable"`.
 
     Raises:
-        ValueError: If it is none of them.
+        ValueError: If it is not one of them.
 
     Examples:
         >>> check_choice("method", "adaptve", ("exact", "adaptive"))
@@ -112,10 +112,10 @@ def check_choice(argument: str, value: Any, choices: Collection[str], *, or_else
 
 
 def check_module(model: Any, *, argument: str = "model") -> None:
-    """Refuse what is no `nn.Module`.
+    """Refuse anything but an `nn.Module`.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is not a module.
 
     Examples:
         >>> check_module(nn.Linear)

@@ -7,6 +7,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from resonance_toolkit._base.facts import all_modules
+
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model's first parameter (or buffer) is; the CPU if it has none.
@@ -26,7 +28,13 @@ def devices_of(model: nn.Module) -> set[torch.device]:
         >>> devices_of(nn.Linear(1, 1))
         {device(type='cpu')}
     """
-    return {tensor.device for tensor in chain(model.parameters(), model.buffers())}
+    # Not `parameters()` and `buffers()`, each of which would walk through all modules by itself.
+    tensors = (
+        tensor
+        for module in all_modules(model)
+        for tensor in chain(module._parameters.values(), module._buffers.values())
+    )
+    return {tensor.device for tensor in tensors if tensor is not None}
 
 
 def all_accelerators() -> list[torch.device]:
@@ -59,7 +67,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Bring tensors to the CPU, all those of one accelerator in one piece.
 
     Each copy has the host wait for all that the device was asked to do before: one of them is as
-    dear as a hundred numbers in one.
+    expensive as a hundred numbers in one.
 
     Args:
         tensors: On any devices, of any shapes and types.

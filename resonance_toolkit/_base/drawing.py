@@ -112,14 +112,16 @@ def legend_outside(
     figure: Any = ax.figure.figure
     defaults: dict[str, Any] = {"frameon": False, "fontsize": "small", "borderaxespad": 0.0}
     shift = (_GAP / 72, 0.0)
-    anchor, corner = (1.0, 1.0), "upper left"
+    anchor = (1.0, 1.0)
+    corner = "upper left"
     depth = 0.0
     if side == "bottom":
         # Below what stands below the axes: labels of ticks, and the axis's own.
         labels = ax.xaxis.get_tightbbox()
         depth = 0.0 if labels is None else max(ax.bbox.y0 - labels.y0, 0.0)
         shift = (0.0, -depth / figure.dpi - _GAP / 72)
-        anchor, corner = (0.5, 0.0), "upper center"
+        anchor = (0.5, 0.0)
+        corner = "upper center"
 
     defaults |= {"loc": corner, "bbox_to_anchor": anchor}
     defaults["bbox_transform"] = ax.transAxes + ScaledTranslation(*shift, figure.dpi_scale_trans)
@@ -205,11 +207,11 @@ def _give_room(ax: Axes, pixels: float, side: str) -> None:
     from matplotlib.transforms import Bbox
 
     spec = ax.get_subplotspec()
-    before = _places_before.setdefault(ax, spec if spec is not None else ax.get_position())
+    original_place = _places_before.setdefault(ax, spec if spec is not None else ax.get_position())
 
     figure: Any = ax.figure.figure
-    is_box = isinstance(before, Bbox)
-    place = before if is_box else before.get_position(figure)
+    is_box = isinstance(original_place, Bbox)
+    place = original_place if is_box else original_place.get_position(figure)
     full = (place.width if side == "right" else place.height) * (
         figure.bbox.width if side == "right" else figure.bbox.height
     )
@@ -220,8 +222,8 @@ def _give_room(ax: Axes, pixels: float, side: str) -> None:
         height = place.height * (1 - share if side == "bottom" else 1)
         ax.set_position(Bbox.from_bounds(place.x0, place.y1 - height, width, height))
     elif side == "right":
-        columns = before.subgridspec(1, 2, wspace=0, width_ratios=[1 - share, share])
+        columns = original_place.subgridspec(1, 2, wspace=0, width_ratios=[1 - share, share])
         ax.set_subplotspec(columns[0])
     else:
-        rows = before.subgridspec(2, 1, hspace=0, height_ratios=[1 - share, share])
+        rows = original_place.subgridspec(2, 1, hspace=0, height_ratios=[1 - share, share])
         ax.set_subplotspec(rows[0])

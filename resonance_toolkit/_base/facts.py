@@ -1,6 +1,7 @@
 """Small facts about models, batches and callables that every instrument must agree on."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -75,8 +76,9 @@ def is_sharded(model: nn.Module) -> bool:
     """
     # Between a forward and its backward pass `fully_shard` holds whole parameters, so that the
     # modules tell what the parameters do not.
-    return any(is_fully_sharded(module) for module in model.modules()) or any(
-        is_dtensor(parameter) for parameter in model.parameters()
+    return any(
+        is_fully_sharded(module) or any(map(is_dtensor, module._parameters.values()))
+        for module in all_modules(model)
     )
 
 
@@ -184,6 +186,32 @@ def name_of(thing: Any) -> str:
         thing = thing.func
     name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
     return str(name or type(thing).__qualname__)
+
+
+def count_arguments(function: Callable[..., Any]) -> int | None:
+    """Count the arguments that a callable must be given by position.
+
+    By it losses are told apart: `(outputs, targets)` has two, `(model, inputs, targets)` three.
+
+    Returns:
+        None if nobody can tell: of a builtin, or a function that takes any number.
+
+    Examples:
+        >>> count_arguments(nn.MSELoss()), count_arguments(lambda model, x, y=None: 0)
+        (2, 2)
+        >>> count_arguments(lambda *args: 0) is None
+        True
+    """
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return None
+
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    n_required = sum(p.kind in positional and p.default is p.empty for p in parameters)
+    takes_any_number = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    return None if takes_any_number and not n_required else n_required
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -23,7 +23,7 @@ _SUFFIX = ".partial"
 # Seconds after which a temporary file has no writer any more: none takes a day for one file.
 _ORPHANED_AFTER = 24 * 3600.0
 
-# Seconds to wait for another writer. It takes milliseconds, unless it was stopped amid writing, and
+# Seconds to wait for another writer. It takes milliseconds, unless it was stopped while writing;
 # then it must not hold up everybody else.
 _PATIENCE = 10.0
 
@@ -91,7 +91,7 @@ def check_writable(argument: str, path: Path) -> None:
     """Find out before the work whether a file can be written.
 
     Args:
-        argument: What the user calls it, for the error.
+        argument: The name of the user's argument, for the error.
         path: Where it will be; what is there stays as it is.
 
     Raises:

@@ -39,14 +39,14 @@ class Blocks(dict[str, nn.Module]):
 def find_blocks(model: nn.Module) -> Blocks:
     """Find the repeated blocks or stages of a model, in order of definition.
 
-    They are what `layers` and `blocks` mean where they are left out. A model without repetition
-    gives its parts of several layers, or else its layers with weights but the last.
+    Verbs use them if you leave out `layers` or `blocks`. If a model has no repeated blocks, these
+    are its parts of several layers, or else all layers with weights except the last.
 
     Args:
         model: Any module, wrapped or not.
 
     Returns:
-        Modules by dotted name, as `find_layers` spells it; `reason` says how they were chosen.
+        Modules by dotted name, as in `find_layers`; `reason` says why they were chosen.
 
     Raises:
         ValueError: If the model has fewer than two layers with weights.

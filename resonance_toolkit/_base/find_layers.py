@@ -32,20 +32,20 @@ def find_layers(
 ) -> dict[str, nn.Module]:
     """Find the layers that shell patterns name, in order of definition.
 
-    A star stays within one level, as in a shell (`"blocks.*"` is every block, not what is inside
-    them); `**` crosses levels. Prefixes that `torch.compile`, data-parallel, checkpoint and
-    averaging wrappers put before names are ignored.
+    A star stays within one level, as in a shell: `"blocks.*"` is every block, without the modules
+    inside. `**` crosses levels. Prefixes that `torch.compile` and data-parallel, checkpoint and
+    averaging wrappers add to names are ignored.
 
     Args:
         model: Any module, wrapped or not.
         patterns: One or more names or patterns, such as `"layer[1-4]"`.
-        argument: What the user calls `patterns`, for the error.
+        argument: The name of the user's argument, for the error.
 
     Returns:
-        Modules by dotted name, as `named_modules()` of the unwrapped model spells it.
+        Modules by dotted name, as in `named_modules()` of the unwrapped model.
 
     Raises:
-        ValueError: If a pattern matches nothing; the text has the closest names and some others.
+        ValueError: If a pattern matches nothing; the message lists the closest names.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 1)))
@@ -83,7 +83,7 @@ def select(
     Args:
         names: Dotted names, such as those of layers or parameters.
         patterns: One or more names or patterns; `*` stays within a level, `**` crosses levels.
-        argument: What the user calls `patterns`, for the error.
+        argument: The name of the user's argument, for the error.
         spellings: Other ways to write a name.
 
     Raises:
@@ -102,7 +102,7 @@ def select(
     if pattern_list == ["**"] and all_names:
         return all_names
 
-    chosen: set[str] = set()
+    names_that_match: set[str] = set()
     for pattern in pattern_list:
         matches = {
             name
@@ -112,9 +112,9 @@ def select(
         }
         if not matches:
             raise ValueError(_unknown_name(pattern, all_names, argument))
-        chosen |= matches
+        names_that_match |= matches
 
-    return [name for name in all_names if name in chosen]
+    return [name for name in all_names if name in names_that_match]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -134,7 +134,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _wrapping_attribute(module: nn.Module) -> str | None:
-    """Return under which attribute a wrapper holds its module; None if it is no wrapper."""
+    """Return under which attribute a wrapper holds its module; None if it is not a wrapper."""
     if not module._modules:
         return None
 

@@ -27,6 +27,9 @@ class LineFile:
         if is_first_process():
             check_writable("path", self.path)
 
+    def __repr__(self) -> str:
+        return f"LineFile({str(self.path)!r})"
+
     def add(self, latest: Iterable[str], all_lines: Callable[[], Iterable[str]]) -> None:
         """Write the latest lines, or all, if they are the first.
 

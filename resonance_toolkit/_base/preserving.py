@@ -14,7 +14,7 @@ from resonance_toolkit._base.facts import all_modules
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run the body in eval mode, then give every submodule its own mode back.
+    """Run the body in eval mode, then restore the mode of every submodule.
 
     Examples:
         >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
@@ -32,7 +32,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             model.eval()
         yield
     finally:
-        # A module may do more than set a flag when its mode changes (merge weights, say).
+        # A module may do more than set a flag when its mode changes (such as merge weights).
         for module, was_training in training_modes.items():
             has_own_switch = type(module).train is not nn.Module.train
             if has_own_switch and module.training != was_training:
@@ -46,16 +46,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
-    """Let the body do what it likes to a model, then put everything back, bit for bit.
+    """Run the body, which may change a model, then restore everything, bit for bit.
 
-    Restored: parameters, buffers, gradients, `requires_grad`, modes and the global random state.
-    Inside, every `.grad` is None, so that gradients made there never mix with the user's. Hooks
-    are not touched: register them through an `ExitStack`.
+    Restored are parameters, buffers, gradients, `requires_grad`, modes and the global random state.
+    Inside, every `.grad` is None, so that gradients computed there never mix with the user's. Hooks
+    are not restored: register them through an `ExitStack`.
 
     Args:
         model: The model to protect.
-        values: Also keep a copy of parameters and buffers (costs their memory). Pass False where
-            the body only differentiates.
+        values: Also keep a copy of parameters and buffers, at the cost of their memory. Pass False
+            if the body only differentiates.
 
     Examples:
         >>> layer = nn.Linear(2, 2)
@@ -65,13 +65,15 @@ def preserving(model: nn.Module, *, values: bool = True) -> Iterator[None]:
         >>> torch.equal(layer.weight, before), layer.training
         (True, True)
     """
+    modules = all_modules(model)
+    training_modes = {module: module.training for module in modules}
+
     # A scripted module keeps its tensors where nothing can take them away.
     registries = [
         (module, dict(module._parameters), dict(module._buffers))
-        for module in model.modules()
+        for module in modules
         if not isinstance(module, torch.jit.ScriptModule)
     ]
-    training_modes = {module: module.training for module in model.modules()}
 
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters]

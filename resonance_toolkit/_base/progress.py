@@ -56,7 +56,7 @@ def showing_progress(form: ProgressForm) -> Iterator[None]:
     """Choose how verbs show their progress while the body runs.
 
     For a whole program, set the environment variable `RESONANCE_PROGRESS` to one of the same words.
-    `TQDM_DISABLE` is heeded, too; what this guard says counts more than both.
+    `TQDM_DISABLE` is respected, too; this guard overrides both.
 
     Args:
         form: `"off"` for nothing; `"bar"`; `"lines"`, for log files; or `"auto"`, a bar in a
@@ -131,7 +131,7 @@ def reporting(
         return
 
     if source:
-        _write_line(f"{label}: {found}{_of(total)} {_plural(unit, total)} found in {source}")
+        _write_line(f"{label}: {found}{_of_total(total)} {_plural(unit, total)} found in {source}")
 
     if form == "bar":
         with _make_bar(
@@ -166,15 +166,15 @@ class _Lines:
     """A line now and then, in the way of a log."""
 
     def __init__(
-        self, label: str, unit: str, total: int | None, found: int, may_end_early: bool
+        self, label: str, unit: str, total: int | None, n_found: int, may_end_early: bool
     ) -> None:
         self.label = label
         self.unit = unit
         self.total = total
-        self.found = found
+        self.n_found = n_found
         self.may_end_early = may_end_early
 
-        self.count = found
+        self.count = n_found
         self.began_at = _now()
         self.next_line_after = _FIRST_LINE_AFTER
         self.has_written = False
@@ -187,7 +187,7 @@ class _Lines:
 
         # The last of all is told by `end`.
         if self.count != self.total:
-            self._write(elapsed)
+            self._write_progress(elapsed)
         self.next_line_after = elapsed + max(_LINES_APART, _LINES_APART_SHARE * elapsed)
 
     def set_description(self, label: str) -> None:
@@ -201,18 +201,19 @@ class _Lines:
         if is_complete:
             amount = f"done, {self.count} {_plural(self.unit, self.count)}"
         else:
-            amount = f"stopped after {self.count}{_of(self.total)} {_plural(self.unit, self.total)}"
-        _write_line(f"{self.label}: {amount} in {_duration(elapsed)}")
+            units = _plural(self.unit, self.total)
+            amount = f"stopped after {self.count}{_of_total(self.total)} {units}"
+        _write_line(f"{self.label}: {amount} in {_write_duration(elapsed)}")
 
-    def _write(self, elapsed: float) -> None:
-        of_total = _of(self.total, at_most=self.may_end_early)
+    def _write_progress(self, elapsed: float) -> None:
+        of_total = _of_total(self.total, at_most=self.may_end_early)
         parts = [f"{self.count}{of_total} {_plural(self.unit, self.total)}"]
 
         # What was found had been done before, and says nothing about the speed of this run.
-        rate = (self.count - self.found) / elapsed
-        parts.append(_speed(rate, self.unit))
+        rate = (self.count - self.n_found) / elapsed
+        parts.append(_write_speed(rate, self.unit))
         if self.total is not None and rate > 0:
-            remaining = _duration(max(self.total - self.count, 0) / rate)
+            remaining = _write_duration(max(self.total - self.count, 0) / rate)
             parts.append(f"{'at most ' if self.may_end_early else ''}{remaining} left")
 
         _write_line(f"{self.label}: {', '.join(parts)}")
@@ -288,7 +289,7 @@ def _stream() -> Any:
     return sys.stderr
 
 
-def _of(total: int | None, *, at_most: bool = False) -> str:
+def _of_total(total: int | None, *, at_most: bool = False) -> str:
     if total is None:
         return ""
     return f" of at most {total}" if at_most else f" of {total}"
@@ -300,16 +301,16 @@ def _plural(unit: str, n: int | None) -> str:
     return f"{unit}es" if unit.endswith(("ch", "s", "x")) else f"{unit}s"
 
 
-def _speed(rate: float, unit: str) -> str:
+def _write_speed(rate: float, unit: str) -> str:
     if 0 < rate < 1:
         return f"{1 / rate:.3g} s per {unit}"
     return f"{rate:.3g} {_plural(unit, 2)} per second"
 
 
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def _write_duration(seconds: float) -> str:
+    n_seconds = round(seconds)
+    if n_seconds < 60:
+        return f"{n_seconds} s"
+    if n_seconds < 3600:
+        return f"{n_seconds // 60} min {n_seconds % 60:02d} s"
+    return f"{n_seconds // 3600} h {n_seconds % 3600 // 60:02d} min"

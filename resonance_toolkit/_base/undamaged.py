@@ -53,12 +53,12 @@ def check_digest(dataset: xr.Dataset) -> xr.Dataset:
         >>> dataset["loss"][1] = 2.000001
         >>> check_digest(dataset)
         Traceback (most recent call last):
-        ValueError: is damaged: what it holds and its digest do not agree
+        ValueError: is damaged: its contents and its digest do not agree
     """
     if _DIGEST not in dataset.attrs:
         raise ValueError("is damaged: it has no digest")
     if dataset.attrs[_DIGEST] != _digest_of(dataset):
-        raise ValueError("is damaged: what it holds and its digest do not agree")
+        raise ValueError("is damaged: its contents and its digest do not agree")
 
     checked = dataset.copy()
     checked.attrs = {name: value for name, value in dataset.attrs.items() if name != _DIGEST}
@@ -142,7 +142,7 @@ def _check_contents(contents: h5py.File) -> None:
             raise ValueError(f"{name!r} is not in the file")
         item = contents[name]
         if not isinstance(item, h5py.Dataset):
-            raise ValueError(f"{name!r} is no variable")
+            raise ValueError(f"{name!r} is not a variable")
 
         _check_texts(item)
         if item.attrs.get("NAME", b"")[: len(_NO_VARIABLE)] == _NO_VARIABLE:
@@ -169,7 +169,7 @@ def _check_texts(item: h5py.Group | h5py.Dataset) -> None:
         attribute = item.attrs.get_id(name)
         is_text = h5py.check_string_dtype(attribute.dtype) is not None
         if is_text and attribute.shape not in ((), (1,), None):
-            raise ValueError(f"{name!r} is no single text")
+            raise ValueError(f"{name!r} is not a single text")
 
 
 def _digest_of(dataset: xr.Dataset) -> str:

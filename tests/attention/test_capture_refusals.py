@@ -10,6 +10,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import attention
 from attention import _tap
+from resonance_toolkit import NotApplicableError
 from tests.helpers.small_vit import small_vit
 
 
@@ -50,8 +51,14 @@ def test_a_kernel_that_is_not_known_is_refused():
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0"])
 def test_no_attention_is_refused(name):
     model = timm.create_model(name)
-    with pytest.raises(ValueError, match="no attention was seen"):
+    with pytest.raises(NotApplicableError, match="no attention was seen"):
         attention.capture(model, torch.randn(1, 3, 32, 32), queries="mean")
+
+
+def test_layers_without_attention_are_a_mistake_and_the_model_has_some():
+    with pytest.raises(ValueError, match=r"there is some in blocks\.0\.attn") as refusal:
+        attention.capture(small_vit(), torch.randn(1, 3, 32, 32), layers="patch_embed")
+    assert not isinstance(refusal.value, NotApplicableError)
 
 
 def test_separable_attention_is_refused_with_its_place():

@@ -69,8 +69,16 @@ VERBS = {
     "landscape.curvature by layer": lambda model, data: landscape.curvature(
         model, data, samples=12, k=1, by="layer", max_products=5, trace_probes=2, density_runs=0
     ),
+    # Of the head alone, behind which there is no kink.
     "landscape.curvature finite difference": lambda model, data: landscape.curvature(
-        model, data, samples=12, k=1, product="finite difference", max_products=4, density_runs=0
+        model,
+        data,
+        over="head.*",
+        samples=12,
+        k=1,
+        product="finite difference",
+        max_products=4,
+        density_runs=0,
     ),
     "landscape.critical_sharpness": lambda model, data: landscape.critical_sharpness(
         model, data, samples=12

@@ -18,7 +18,6 @@ TINY = {
     "early_exit.py": ["--seeds", "2", "--epochs", "1"],
     "figure4_attention.py": ONE,
     "figure5_landscape.py": ["--size", "3", "--samples", "20", "--seeds", "1"],
-    "figure6_attention.py": ONE,
     "figure7_dynamics.py": ONE,
     "figure8_learning.py": ONE,
     "penalty_or_resonance.py": [*ONE, "--arms", "plain", "no labels"],
@@ -78,7 +77,7 @@ def test_example_runs(name, tmp_path, cache, capsys, monkeypatch):
     assert [cell.strip() for cell in printed[-2 - len(record["rows"])].split("|")][1:4] == [
         "published",
         "here",
-        "budget",
+        "verdict",
     ]
 
 

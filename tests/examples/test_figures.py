@@ -1,7 +1,6 @@
 """What the scripts of figures read off their runs, which are made up here."""
 
 import figure4_attention
-import figure6_attention
 import figure7_dynamics
 import matplotlib as mpl
 import numpy as np
@@ -49,20 +48,27 @@ def test_figure_7_divides_by_the_plain_runs(rows_from, monkeypatch):
         assert found[f"{label}, auxiliary loss last / first"] == factor / 4
 
 
-def test_figure_6_reads_the_last_layer_at_its_three_stages(rows_from, monkeypatch):
-    monkeypatch.setattr(figure6_attention.attention, "plot_maps", lambda *_, **__: _axes())
-    monkeypatch.setattr(figure6_attention.attention, "plot_statistics", lambda *_, **__: _axes())
+@pytest.fixture
+def no_drawing(monkeypatch):
+    """Figure 4 without its pictures."""
+    monkeypatch.setattr(figure4_attention, "draw", lambda *_: None)
+    for name in ("plot_maps", "plot_statistics"):
+        monkeypatch.setattr(figure4_attention.attention, name, lambda *_, **__: _axes())
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_figure_6_reads_the_last_layer_at_its_three_stages(rows_from):
     coords = KINDS | {"seen_epoch": np.arange(1, 11), "layer": [f"blocks.{i}" for i in range(6)]}
     coords |= {"sample": np.arange(2), "head": np.arange(2)}
     shape = [len(values) for values in coords.values()]
     kind, _, epoch, layer, _, _ = np.indices(shape)
     value = np.where(kind == 1, 100.0 * (epoch + 1) + 10.0 * layer, 1.0)
     run = xr.Dataset(coords=coords)
-    for place, name in enumerate(figure6_attention.PUBLISHED):
+    for place, name in enumerate(figure4_attention.PUBLISHED):
         run[name] = tuple(coords), value + place * kind
 
     run["weight"] = (*coords, "key"), np.zeros((*shape, 4))
-    found = rows_from(figure6_attention, {"vit6": run})
+    found = rows_from(figure4_attention, {"vit6": run})
     for place, name in enumerate(("peak", "entropy", "gini", "coverage")):
         stages = (1, 2, 3)
         assert [found[f"{name}, plain, stage {stage}"] for stage in stages] == [1.0] * 3
@@ -70,8 +76,8 @@ def test_figure_6_reads_the_last_layer_at_its_three_stages(rows_from, monkeypatc
         assert measured == [epoch * 100 + 50 + place for epoch in (2, 6, 10)]
 
 
-def test_figure_4_sums_the_highest_quarter_of_the_last_layer(rows_from, monkeypatch):
-    monkeypatch.setattr(figure4_attention, "draw", lambda *_: None)
+@pytest.mark.usefixtures("no_drawing")
+def test_figure_4_sums_the_highest_quarter_of_the_last_layer(rows_from):
     coords = KINDS | {"seen_epoch": [1, 2], "layer": [f"blocks.{i}" for i in range(6)]}
     coords |= {"sample": np.arange(4), "head": np.arange(2), "key": np.arange(16)}
     weight = np.zeros([len(values) for values in coords.values()])
@@ -80,6 +86,9 @@ def test_figure_4_sums_the_highest_quarter_of_the_last_layer(rows_from, monkeypa
     weight[1, :, -1, -1] = 0.2 / 12
     weight[1, :, -1, -1, :, :, [2, 5, 6, 11]] = 0.2
     run = xr.Dataset({"weight": (tuple(coords), weight)}, coords)
+    for name in figure4_attention.PUBLISHED:
+        run[name] = run["weight"].mean("key")
+
     found = rows_from(figure4_attention, {"vit6": run})
     assert found["ViT-6L, change of the focus"] == pytest.approx(0.8 - 0.25)
 

@@ -57,7 +57,7 @@ def make_root(response, text):
             "n_parameters": 202186,
             "toolkit_version": "0.1.0",
             "torch_version": "2.15.0",
-            "layers": "blocks.*",
+            "layers": ", ".join(map(str, response["point"].values)),
             "layers_reason": "the model's repeated blocks",
             "n": 20,
             "alpha": 1.0,
@@ -101,6 +101,7 @@ def make_model(layers, rng, text):
             "inputs": f"a tensor (1, 8, 8), {text}",
             "targets": "classes",
             "loss": "cross_entropy",
+            "n_classes": 10,
             "blocks_reason": "blocks.0 to blocks.3 repeat one class",
             "device": "cpu",
             "dtype": "float32",
@@ -148,7 +149,7 @@ def make_response(layers, inner, rng, gain, n_seeds=5):
         variables[f"{name}_difference_low"] = paired.mean() - half
         variables[f"{name}_difference_high"] = paired.mean() + half
     attributes = {"optimizer": "AdamW", "lr": 1e-3, "batch_size": 64, "n_train": 1400}
-    attributes |= {"n_held_out": 397, "made_by": "resonance.examine"}
+    attributes |= {"n_held_out": 397, "branch_loss": "bce", "made_by": "resonance.examine"}
     return xr.Dataset(variables, coords, attributes)
 
 

@@ -336,7 +336,7 @@ def test_what_would_leave_the_probe_untrained_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"expected 'probe.pt' in .*checkpoint-1"):
         trainer.train(str(tmp_path / "checkpoint-1"))
 
-    with pytest.raises(TypeError, match=r"`probe`: expected what probes.attach gave, got BertFor"):
+    with pytest.raises(TypeError, match=r"expected what probes.attach returned, got BertFor"):
         ProbeCallback(model)
 
 

@@ -117,7 +117,7 @@ def test_targets_that_ask_for_no_loss_are_refused(targets, message):
     ("logits", "targets", "message"),
     [
         (torch.zeros(2, 3), torch.tensor([0, 3]), r"expected classes 0 to 2 .* got 3"),
-        (torch.zeros(2, 1), torch.tensor([0, 1]), "one output per sample is no choice"),
+        (torch.zeros(2, 1), torch.tensor([0, 1]), "one output per sample is not a choice"),
         (torch.zeros(2, 3), torch.zeros(2, 5).long(), r"shape \(2, 5\) fit no loss .* \(2, 3\)"),
         (torch.zeros(2, 3), torch.ones(2, 4), r"shape \(2, 4\) fit no loss"),
     ],

@@ -181,7 +181,7 @@ def test_a_digest_notices_the_smallest_change(dataset, change):
     dataset = with_digest(dataset)
     check_digest(dataset)
     change(dataset)
-    with pytest.raises(ValueError, match="is damaged: what it holds and its digest do not agree"):
+    with pytest.raises(ValueError, match="is damaged: its contents and its digest do not agree"):
         check_digest(dataset)
 
 

@@ -82,7 +82,7 @@ def test_pictures_are_told_to_become_tensors():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
     pairs = [(row["input"], row["label"]) for row in pictures]
     for data in (pictures, pictures.to_iterable_dataset(), pairs):
-        with pytest.raises(TypeError, match=r"got pictures of PIL; .*transforms.ToTensor\(\)"):
+        with pytest.raises(TypeError, match=r"got PIL images; .*transforms.ToTensor\(\)"):
             landscape.grid(model, data)
 
     # With the format of torch they are tensors of bytes.

@@ -22,11 +22,11 @@ def augment_images(x: Tensor, generator: torch.Generator) -> Tensor:
     padded[:, :, margin : margin + height, margin : margin + width] = x
 
     # Which row and column of the padded image each pixel of the result comes from.
-    top, left = torch.randint(2 * margin + 1, (2, count, 1), generator=generator)
-    columns = left + torch.arange(width)
+    top_edge, left_edge = torch.randint(2 * margin + 1, (2, count, 1), generator=generator)
+    columns = left_edge + torch.arange(width)
     is_mirrored = torch.rand(count, 1, generator=generator) < 0.5
     columns = torch.where(is_mirrored, columns.flip(1), columns)
-    rows = top + torch.arange(height)
+    rows = top_edge + torch.arange(height)
 
     # The place of each pixel in its flattened, padded image.
     pixels = (rows[:, :, None] * padded_width + columns[:, None]).view(count, 1, -1).to(x.device)

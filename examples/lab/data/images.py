@@ -125,9 +125,9 @@ def load_npz(path: Path) -> Images:
         )
 
     with np.load(path) as archive:
-        missing = {"x_train", "y_train", "x_test", "y_test"} - set(archive.files)
-        if missing:
-            raise ValueError(f"`data`: {path} lacks {', '.join(sorted(missing))}")
+        missing_names = {"x_train", "y_train", "x_test", "y_test"} - set(archive.files)
+        if missing_names:
+            raise ValueError(f"`data`: {path} lacks {', '.join(sorted(missing_names))}")
 
         x_train = _to_channels_first(archive["x_train"], "x_train")
         x_test = _to_channels_first(archive["x_test"], "x_test")
@@ -171,7 +171,8 @@ def load_folder(path: Path, *, size: int = 224) -> Images:
                 "val/ (ImageNet-1k: register at image-net.org, unpack, sort val/ into classes)"
             )
 
-    train, test = ImageFolder(path / "train"), ImageFolder(path / "val")
+    train = ImageFolder(path / "train")
+    test = ImageFolder(path / "val")
     if train.classes != test.classes:
         raise ValueError(f"`data`: train/ and val/ of {path} have different classes")
 

@@ -90,7 +90,8 @@ def resize(images: Images, size: int | None, channels: int | None = None) -> Ima
     if images.size is not None:
         return images if size is None else replace(images, size=size)
 
-    x_train, x_test = images.x_train, images.x_test
+    x_train = images.x_train
+    x_test = images.x_test
     if size is not None and size != images.image:
         x_train = F.interpolate(x_train, size=size, mode="bilinear")
         x_test = F.interpolate(x_test, size=size, mode="bilinear")

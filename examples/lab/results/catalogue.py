@@ -21,7 +21,7 @@ def find_scripts(folder: Path, only: Sequence[str] | None = None) -> dict[str, P
     if not only:
         return scripts
 
-    chosen: dict[str, Path] = {}
+    chosen_scripts: dict[str, Path] = {}
     for request in only:
         # A script's own name goes first: table1 is that script, though others may mention it.
         matches = {
@@ -37,8 +37,8 @@ def find_scripts(folder: Path, only: Sequence[str] | None = None) -> dict[str, P
             }
         if not matches:
             sys.exit(f"--only: expected some of {', '.join(scripts)}; got {request!r}")
-        chosen |= matches
-    return chosen
+        chosen_scripts |= matches
+    return chosen_scripts
 
 
 def question(path: Path) -> str:

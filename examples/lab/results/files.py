@@ -97,9 +97,9 @@ def read_state(path: Path, *, required: Collection[str] = ()) -> dict[str, Any] 
 
     def load(path: Path) -> dict[str, Any]:
         state = load_tensors(path)
-        missing = sorted(set(required) - set(state if isinstance(state, dict) else ()))
-        if missing or not isinstance(state, dict):
-            raise ValueError(f"it has no {', '.join(missing) or 'entries'}")
+        missing_names = sorted(set(required) - set(state if isinstance(state, dict) else ()))
+        if missing_names or not isinstance(state, dict):
+            raise ValueError(f"it has no {', '.join(missing_names) or 'entries'}")
         return state
 
     return _read(path, load)

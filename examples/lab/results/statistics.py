@@ -144,7 +144,8 @@ def _compare_pairs(
 ) -> np.ndarray:
     """Return the statistics in the order of `_NAMES`, without the corrected p values."""
     is_whole_pair = ~(np.isnan(plain) | np.isnan(asymmetric))
-    plain, asymmetric = plain[is_whole_pair], asymmetric[is_whole_pair]
+    plain = plain[is_whole_pair]
+    asymmetric = asymmetric[is_whole_pair]
     difference = asymmetric - plain
     n_pairs = len(difference)
 

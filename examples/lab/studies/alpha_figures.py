@@ -18,10 +18,10 @@ def draw_searches(
     size = (10, 0.6 + 3.2 * len(searches))
     figure, axes = plt.subplots(len(searches), 2, figsize=size, layout="constrained", squeeze=False)
 
-    for (left, right), ((name, n), search) in zip(axes, searches.items(), strict=True):
-        _draw_grid(search, published[name, n], left)
-        left.set_title(f"{name}, {n} x")
-        _draw_methods(search, right)
+    for (grid_ax, methods_ax), ((name, n), search) in zip(axes, searches.items(), strict=True):
+        _draw_grid(search, published[name, n], grid_ax)
+        grid_ax.set_title(f"{name}, {n} x")
+        _draw_methods(search, methods_ax)
     return figure
 
 

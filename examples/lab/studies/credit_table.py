@@ -55,9 +55,9 @@ def order_row(
         {name: sign * value for name, value in ours.items() if math.isfinite(value)}
     )
 
-    missing = [name for name, value in ours.items() if not math.isfinite(value)]
-    note = f"undefined here: {', '.join(missing)}" if missing else ""
-    verdict = judge(order == published_order, comparable=not obstacles and not missing)
+    undefined_methods = [name for name, value in ours.items() if not math.isfinite(value)]
+    note = f"undefined here: {', '.join(undefined_methods)}" if undefined_methods else ""
+    verdict = judge(order == published_order, comparable=not obstacles and not undefined_methods)
     note = join_notes(*obstacles, note)
     return Row(f"order by {metric}", published_order, order, verdict, note)
 

@@ -123,10 +123,10 @@ def compare_variants(result: xr.Dataset) -> list[Row]:
 
 
 def _compare_cell(title: str, published: Published, cell: xr.Dataset) -> list[Row]:
-    here = (cell["perplexity"], 100 * cell["shallow"], 100 * cell["compute"])
+    columns = (cell["perplexity"], 100 * cell["shallow"], 100 * cell["compute"])
     return [
         _row(f"{title}: {quantity}", number, values)
-        for quantity, number, values in zip(QUANTITIES, published, here, strict=True)
+        for quantity, number, values in zip(QUANTITIES, published, columns, strict=True)
     ]
 
 

@@ -96,11 +96,11 @@ def _draw_points(ax: Axes, name: str, part: xr.Dataset) -> None:
     label = "published, tables 7 and 8, Std(Loss)"
     ax.plot(numbers / 1.2, changes, "D", mfc="none", color="C3", label=label, gid=f"table {table}")
 
-    measured = part["change"].sel(statistic="mean_grad", n=numbers)
+    changes_here = part["change"].sel(statistic="mean_grad", n=numbers)
     ax.errorbar(
         numbers * 1.2,
-        measured.mean("seed").values,
-        measured.std("seed", ddof=1).values if measured.sizes["seed"] > 1 else None,
+        changes_here.mean("seed").values,
+        changes_here.std("seed", ddof=1).values if changes_here.sizes["seed"] > 1 else None,
         fmt="o",
         color="C0",
         capsize=4,

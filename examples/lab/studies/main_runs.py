@@ -71,8 +71,8 @@ def main_runs(
         remark_on_strength(recipe_for(backbone, args, data), ALPHA_20[backbone])
         for backbone in backbones
     ]
-    said = dict.fromkeys(remark for remark in remarks if remark)
-    return by_backbone, "; ".join([budget_of(recipes, len(seeds)), *said])
+    distinct_remarks = dict.fromkeys(remark for remark in remarks if remark)
+    return by_backbone, "; ".join([budget_of(recipes, len(seeds)), *distinct_remarks])
 
 
 def obstacles_by_backbone(
@@ -100,8 +100,8 @@ def obstacles_by_backbone(
 
 def trace_of(run: xr.Dataset) -> xr.Dataset:
     """Return what `gradients.Trace` recorded of the asymmetric runs, over `seed`."""
-    traced = [name for name, variable in run.data_vars.items() if "step" in variable.dims]
-    trace = run[traced].sel(training="asymmetric", drop=True)
+    traced_names = [name for name, variable in run.data_vars.items() if "step" in variable.dims]
+    trace = run[traced_names].sel(training="asymmetric", drop=True)
 
     # The `layer` that is dropped is that of attention, if any was measured.
     names = {"traced_layer": "layer", "traced_parameters": "n_parameters"}

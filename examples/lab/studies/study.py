@@ -165,11 +165,11 @@ def accuracy_of(run: xr.Dataset, protocol: Protocol) -> float:
 
 def _other_protocol(ours: xr.Dataset, protocol: Protocol, quantity: str) -> str:
     """Say what the protocol gives that the verdict is not about."""
-    other: Protocol = "best" if protocol == "last" else "last"
-    by_kind = ours[f"{other}_accuracy"].mean("seed")
+    other_protocol: Protocol = "best" if protocol == "last" else "last"
+    by_kind = ours[f"{other_protocol}_accuracy"].mean("seed")
     plain, asymmetric = (float(by_kind.sel(training=kind)) for kind in KINDS)
     value = {"plain": plain, "asymmetric": asymmetric, "change": asymmetric - plain}[quantity]
-    return f"{PROTOCOLS[other]}: {value:.2f}" if math.isfinite(value) else ""
+    return f"{PROTOCOLS[other_protocol]}: {value:.2f}" if math.isfinite(value) else ""
 
 
 def _arrange(cells: Sequence[Cell], accuracies: np.ndarray, seeds: Sequence[int]) -> xr.DataArray:

@@ -48,13 +48,13 @@ def sweep(
     accelerator.wait_for_everyone()
 
     runs = {key: entry for key, entry in entries.items() if entry is not None}
-    missing = [(key, recipe) for key, recipe in recipe_by_key.items() if key not in runs]
-    if missing:
-        check_writable(cache / f"{missing[0][0]}.nc")
+    missing_runs = [(key, recipe) for key, recipe in recipe_by_key.items() if key not in runs]
+    if missing_runs:
+        check_writable(cache / f"{missing_runs[0][0]}.nc")
 
     work = partial(_train_item, cache=cache)
-    for index, run in spread(work, missing, executor=executor, label="runs", unit="run"):
-        key, _ = missing[index]
+    for index, run in spread(work, missing_runs, executor=executor, label="runs", unit="run"):
+        key, _ = missing_runs[index]
         runs[key] = run
 
         if accelerator.is_main_process:

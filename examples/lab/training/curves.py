@@ -23,15 +23,19 @@ _NAMES = {
 def assemble(run: Run) -> xr.Dataset:
     """Label everything; epochs that a diverged run did not reach are NaN."""
     n_epochs = run.recipe.epochs
-    missing = [float("nan")] * (n_epochs - len(run.curves))
+    epochs_not_reached = [float("nan")] * (n_epochs - len(run.curves))
 
     variables: dict[str, Any] = {}
     for name, text in _NAMES.items():
-        values = np.array([epoch[name] for epoch in run.curves] + missing, dtype=float)
+        values = np.array([epoch[name] for epoch in run.curves] + epochs_not_reached, dtype=float)
         if name == "auxiliary_loss" and (run.probe is None or not run.probe.connected):
             values[:] = np.nan
         variables[name] = ("epoch", values, {"long_name": text})
-    variables["diverged"] = ((), int(bool(missing)), {"long_name": "whether the loss diverged"})
+    variables["diverged"] = (
+        (),
+        int(bool(epochs_not_reached)),
+        {"long_name": "whether the loss diverged"},
+    )
 
     settings = asdict(run.recipe) | {
         "data": Path(run.recipe.data).stem,

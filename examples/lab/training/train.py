@@ -50,10 +50,10 @@ def train(recipe: Recipe, *, checkpoint: Path | None = None, every: int = 10) ->
 
         for epoch in range(len(run.curves), recipe.epochs):
             # The epoch in which a run diverges is not kept.
-            measured = train_epoch(run, epoch) | evaluate(run)
-            if not all(math.isfinite(value) for value in measured.values()):
+            numbers_of_epoch = train_epoch(run, epoch) | evaluate(run)
+            if not all(math.isfinite(value) for value in numbers_of_epoch.values()):
                 break
-            run.curves.append(measured)
+            run.curves.append(numbers_of_epoch)
 
             n_finished = epoch + 1
             if n_finished in recipe.attention_epochs:

@@ -36,7 +36,7 @@ def as_pair(
         numpy_dtype: What floating numpy inputs become: numpy makes float64 unasked.
 
     Raises:
-        TypeError: If it is neither, or holds what is no tensor.
+        TypeError: If it is neither, or holds something that is not a tensor.
         ValueError: If inputs and targets have unequal numbers of samples.
     """
     if isinstance(batch, Mapping):

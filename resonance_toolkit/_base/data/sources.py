@@ -207,7 +207,7 @@ def collate_items(items: list[Any]) -> Any:
     _refuse_pictures(items[0])
     if not isinstance(items[0], Mapping):
         return default_collate(items)
-    return {name: _stack([item[name] for item in items], name) for name in items[0]}
+    return {name: _stack_values([item[name] for item in items], name) for name in items[0]}
 
 
 def _refuse_pictures(item: Any) -> None:
@@ -215,7 +215,7 @@ def _refuse_pictures(item: Any) -> None:
     values = values if isinstance(values, Iterable) else ()
     if any(type(value).__module__.startswith("PIL.") for value in values):
         raise TypeError(
-            "`data`: expected tensors, got pictures of PIL; have the dataset make tensors of them, "
+            "`data`: expected tensors, got PIL images; have the dataset turn them into tensors, "
             "by a transform such as torchvision.transforms.ToTensor()"
         )
 
@@ -242,7 +242,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(first, str | bytes)
 
 
-def _stack(values: list[Any], name: str) -> Any:
+def _stack_values(values: list[Any], name: str) -> Any:
     # Text and other things without numbers: refused later, if the model is to get them.
     if isinstance(values[0], str | bytes | Mapping) or values[0] is None:
         return values

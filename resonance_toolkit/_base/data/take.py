@@ -45,36 +45,36 @@ def take(
     needs_targets: bool = True,
     has_loss: bool = False,
 ) -> Batches:
-    """Draw samples once, as fixed batches that every later pass sees alike.
+    """Draw samples once, as fixed batches that are the same in every later pass.
 
-    From arrays, from a Dataset and from a plain DataLoader the samples are drawn without
-    replacement, by `seed` alone, and kept in the order of the data. A loader with a sampler of its
-    own, a stream and a list of batches give their first samples. Random augmentation is drawn by
-    `seed` too. No global random state moves, nor a loader's own generator.
+    From arrays, a Dataset or a plain DataLoader, the samples are drawn without replacement, by
+    `seed` alone, and kept in the order of the data. From a loader with a sampler of its own, a
+    stream or a list of batches, the first samples are taken. `seed` also determines random
+    augmentation. The global random state and a loader's own generator are not touched.
 
     Args:
         data: `(inputs, targets)`, or a mapping with `labels` (or `label`, `targets`); or a source
             of these: a Dataset, an IterableDataset, a dataset of Hugging Face, a DataLoader, a list
-            of batches, or of single samples if each has one number for a target. Inputs are a
-            tensor or numpy array, a tuple of them (positional arguments of the model) or a mapping
-            (its keywords), always with the samples first.
+            of batches, or of single samples if the target of each is one number. Inputs are a
+            tensor or numpy array, a tuple of them (passed to the model as positional arguments) or
+            a mapping (passed as keywords). The first axis is always the samples.
         samples: How many to draw; None takes all. If there are fewer, all are used, with a warning
             unless the number is the default or another `AtMost`.
-        seed: Decides which.
-        model: Batches are put where its parameters are, numpy inputs get their dtype, and columns
-            that its `forward` does not take are left out. The `labels` in a mapping are read as the
-            model's own loss reads them: a causal language model's one position ahead. So are
-            targets in a pair that are the very tokens of its inputs, unless `has_loss`.
-        batch_size: Samples in a batch; the last may have fewer. None puts all into one, as far as
-            samples are of one shape.
-        needs_targets: If False, inputs may come alone, and so may a tuple of one or of more than
-            two arrays (positional arguments); targets are then None. Two arrays are a pair still:
-            `((x1, x2), None)` is two arguments.
-        has_loss: Whether a loss of the user's reads the targets, who knows what they mean.
+        seed: Determines which samples are drawn.
+        model: Batches are moved to the device of its parameters, numpy inputs get their dtype, and
+            columns that its `forward` does not take are left out. `labels` in a mapping are
+            understood as by the model's own loss: in a causal language model, one position ahead.
+            So are targets in a pair that equal the input tokens, unless `has_loss`.
+        batch_size: Samples in a batch; the last batch may have fewer. None puts all samples of the
+            same shape into one batch.
+        needs_targets: If False, inputs may come without targets, which are then None. So may a
+            tuple of one array, or of more than two (positional arguments). Two arrays are still
+            understood as a pair: write `((x1, x2), None)` for two arguments.
+        has_loss: Whether the user passed a loss, which then defines what the targets mean.
 
     Returns:
         Pairs `(inputs, targets)`, with mappings as dicts. Batches of unequal shape, such as texts
-        padded to unequal lengths, stay apart.
+        padded to different lengths, are not merged.
 
     Raises:
         ValueError: If there is no sample, targets are NaN or infinite, or `samples` or
@@ -113,7 +113,7 @@ def take(
 
     if model is not None:
         pieces = _put_beside(model, pieces)
-    return [batch for piece in pieces for batch in _cut(piece, batch_size)]
+    return [batch for piece in pieces for batch in _cut_piece(piece, batch_size)]
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def streaming_inputs(
 
     Args:
         loader: The loader.
-        seed: Decides random augmentation.
+        seed: Determines random augmentation.
         model: Whose inputs they are.
         batch_size: Samples in a batch, at most.
     """
@@ -138,7 +138,7 @@ def streaming_inputs(
             inputs
             for piece in draw_batches(loader, request)
             for moved_piece in _put_beside(model, [piece])
-            for inputs, _ in _cut(moved_piece, batch_size)
+            for inputs, _ in _cut_piece(moved_piece, batch_size)
         )
 
 
@@ -172,22 +172,22 @@ def _join_alike(batches: Iterable[Batch], samples: int | None) -> list[Batch]:
 
     _check_structure(pieces)
 
-    groups = (list(group) for _, group in groupby(pieces, key=_shapes))
-    joined = [_concatenate(group) for group in groups]
+    groups = (list(group) for _, group in groupby(pieces, key=_shapes_of_samples))
+    larger_pieces = [_concatenate_pieces(group) for group in groups]
     if samples is None:
-        return joined
+        return larger_pieces
 
     # The last batch of a source may hold more than are wanted.
-    kept: list[Batch] = []
+    wanted_pieces: list[Batch] = []
     n_missing = samples
-    for piece in joined:
+    for piece in larger_pieces:
         if n_missing > 0:
-            kept.append(_slice(piece, 0, n_missing))
+            wanted_pieces.append(_slice_piece(piece, 0, n_missing))
             n_missing -= count_samples(piece)
-    return kept
+    return wanted_pieces
 
 
-def _shapes(piece: Batch) -> list[tuple[Any, ...]]:
+def _shapes_of_samples(piece: Batch) -> list[tuple[Any, ...]]:
     return [(tensor.shape[1:], tensor.dtype) for tensor in tensors_in(piece)]
 
 
@@ -200,7 +200,7 @@ def _check_structure(pieces: list[Batch]) -> None:
         )
 
 
-def _concatenate(group: list[Batch]) -> Batch:
+def _concatenate_pieces(group: list[Batch]) -> Batch:
     if len(group) == 1:
         return group[0]
     inputs, targets = tree_map(_concatenate_leaves, *group)
@@ -211,14 +211,14 @@ def _concatenate_leaves(*leaves: Any) -> Any:
     return torch.cat(leaves) if isinstance(leaves[0], Tensor) and leaves[0].dim() else leaves[0]
 
 
-def _cut(piece: Batch, batch_size: int | None) -> Iterator[Batch]:
+def _cut_piece(piece: Batch, batch_size: int | None) -> Iterator[Batch]:
     n_samples = count_samples(piece)
     step = batch_size or n_samples
     for start in range(0, n_samples, step):
-        yield _slice(piece, start, start + step)
+        yield _slice_piece(piece, start, start + step)
 
 
-def _slice(piece: Batch, start: int, stop: int | None) -> Batch:
+def _slice_piece(piece: Batch, start: int, stop: int | None) -> Batch:
     return _map_tensors(lambda tensor: tensor[start:stop] if tensor.dim() else tensor, piece)
 
 

@@ -18,8 +18,8 @@ def correct_shares(outputs: Any, targets: Any, ignored: int = IGNORED_TARGET) ->
     """The share of right predictions of each sample, NaN if it has no target which counts.
 
     Of a sample with several positions (tokens, pixels), the share of those that count; None if this
-    is no classification, or the model returns several tensors of which none is called `logits` or
-    `out`.
+    is not a classification, or the model returns several tensors of which none is called `logits`
+    or `out`.
 
     Args:
         outputs: What the model returns.

@@ -35,7 +35,7 @@ def call_loss(loss: Loss, outputs: Any, targets: Any) -> Any:
         # A loss that says itself what does not fit is the better judge.
         if isinstance(error, ValueError) and not _is_raised_by_torch(error):
             raise
-        raise FailedLossError(_sentence(loss, outputs, targets, error)) from error
+        raise FailedLossError(_say_what_failed(loss, outputs, targets, error)) from error
 
 
 def _is_raised_by_torch(error: Exception) -> bool:
@@ -46,7 +46,7 @@ def _is_raised_by_torch(error: Exception) -> bool:
     return str(module).partition(".")[0] == "torch"
 
 
-def _sentence(loss: Loss, outputs: Any, targets: Any, error: Exception) -> str:
+def _say_what_failed(loss: Loss, outputs: Any, targets: Any, error: Exception) -> str:
     cause = str(error).splitlines()[0] if str(error) else type(error).__name__
     cure = "a loss gets what the model returns, and the targets as they are"
     if not isinstance(outputs, Tensor):
@@ -56,12 +56,12 @@ def _sentence(loss: Loss, outputs: Any, targets: Any, error: Exception) -> str:
             f"{name}(resonance.logits_of(outputs), targets)"
         )
     return (
-        f"`loss`: {name_of(loss)} fails on outputs {_describe(outputs)} and targets "
-        f"{_describe(targets)}: {cause}; {cure}"
+        f"`loss`: {name_of(loss)} fails on outputs {_describe_nest(outputs)} and targets "
+        f"{_describe_nest(targets)}: {cause}; {cure}"
     )
 
 
-def _describe(nest: Any) -> str:
+def _describe_nest(nest: Any) -> str:
     """A tensor by shape and dtype; anything else by type, with the tensors inside."""
     if isinstance(nest, Tensor):
         return f"{tuple(nest.shape)} of {dtype_name(nest.dtype)}"

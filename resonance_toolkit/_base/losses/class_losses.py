@@ -80,7 +80,7 @@ def fit_class_loss(loss: Loss, targets: Iterable[Any]) -> Loss:
         targets: Those of every batch.
 
     Raises:
-        ValueError: If a target is no class, or the loss is a sum over samples.
+        ValueError: If a target is not a class, or the loss is a sum over samples.
 
     Examples:
         >>> import torch

@@ -65,7 +65,7 @@ class DefaultLoss:
         shares = targets.to(logits.device, logits.dtype).reshape(len(targets), -1)
         scores = logits.reshape(len(logits), -1)
         if shares.shape != scores.shape:
-            raise ValueError(_unfit(logits, targets))
+            raise ValueError(_say_unfit(logits, targets))
         if meaning == "several labels":
             values = F.binary_cross_entropy_with_logits(scores, shares, reduction="none")
             return values.mean(1)
@@ -93,7 +93,7 @@ def default_loss(targets: Iterable[Any]) -> DefaultLoss:
         targets: Those of every batch.
 
     Raises:
-        TypeError: If targets are no tensors.
+        TypeError: If targets are not tensors.
         ValueError: If they are NaN, or numbers that no loss stands for.
 
     Examples:
@@ -147,18 +147,18 @@ def leave_out_uncounted(
         >>> leave_out_uncounted([(x, torch.tensor([0, -100, 1]))])
         [(tensor([0, 2]), tensor([0, 1]))]
     """
-    kept: Batches = []
+    counted_batches: Batches = []
     for inputs, targets in batches:
         counts = _samples_that_count(targets, ignored)
         if counts is None or bool(counts.all()):
-            kept.append((inputs, targets))
+            counted_batches.append((inputs, targets))
         elif bool(counts.any()):
             rows = counts.nonzero()[:, 0]
-            kept.append((index_rows(inputs, rows), index_rows(targets, rows)))
+            counted_batches.append((index_rows(inputs, rows), index_rows(targets, rows)))
 
-    if not kept and not may_be_all:
+    if not counted_batches and not may_be_all:
         raise ValueError(f"`data`: expected a target that counts, all are {ignored}")
-    return kept
+    return counted_batches
 
 
 def _samples_that_count(targets: Any, ignored: int) -> Tensor | None:
@@ -187,12 +187,12 @@ def align_classes(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             "last; give a `loss` of (outputs, targets)"
         )
     if not (is_second or is_last):
-        raise ValueError(_unfit(logits, targets))
+        raise ValueError(_say_unfit(logits, targets))
 
     scores = logits if is_second else logits.movedim(-1, 1)
     if scores.shape[1] < 2:
         raise ValueError(
-            "`data`: one output per sample is no choice between classes; give a `loss` of "
+            "`data`: one output per sample is not a choice between classes; give a `loss` of "
             "(outputs, targets)"
         )
     return scores, classes
@@ -234,7 +234,7 @@ def _are_distributions(rows: Tensor) -> bool:
     return bool(sums_to_one and (rows >= 0).all())
 
 
-def _unfit(logits: Tensor, targets: Tensor) -> str:
+def _say_unfit(logits: Tensor, targets: Tensor) -> str:
     return (
         f"`data`: targets of shape {tuple(targets.shape)} fit no loss for outputs of shape "
         f"{tuple(logits.shape)}; give a `loss` of (outputs, targets)"

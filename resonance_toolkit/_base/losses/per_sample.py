@@ -79,7 +79,7 @@ def without_mean(loss: Loss) -> Loss:
 
 
 def has_class_weights(loss: Any) -> bool:
-    """Tell whether a loss divides by weights of classes, so that its mean is no mean of samples.
+    """Tell whether a loss divides by class weights, so that its mean is not a mean over samples.
 
     Examples:
         >>> import torch

@@ -57,9 +57,16 @@ function showSurface(canvas, data, { wheel = true } = {}) {
     }
     draw.fillStyle = ink;
     draw.font = 13 * devicePixelRatio + "px system-ui, sans-serif";
+    // A label that would cover an earlier one goes above it: a phone has little room for both.
+    const taken = [], line = 15 * devicePixelRatio;
     const label = (text, x, y, z) => {
-      const p = project(x, y, z), last = canvas.width - draw.measureText(text).width;
-      draw.fillText(text, Math.max(0, Math.min(p[0], last)), p[1]);
+      const p = project(x, y, z), width = draw.measureText(text).width;
+      const left = Math.max(0, Math.min(p[0], canvas.width - width));
+      const covers = ([start, end, bottom]) =>
+        left < end && start < left + width && Math.abs(bottom - p[1]) < line;
+      while (taken.some(covers)) p[1] -= line / 4;
+      taken.push([left, left + width, p[1]]);
+      draw.fillText(text, left, p[1]);
     };
     label("alpha " + data.a[0].toPrecision(3), -1, -1.12, -.5);
     label(data.a[n-1].toPrecision(3), 1, -1.12, -.5);

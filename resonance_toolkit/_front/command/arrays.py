@@ -64,14 +64,14 @@ class ArraySource(Source):
         has_test = set(_HELD_OUT) <= set(names)
         return cls(str(path), pairs[0], pairs[-1] if has_test else None)
 
-    def prepare(self, loaded: LoadedModel, asked: Preparation) -> Prepared:
+    def prepare(self, loaded: LoadedModel, options: Preparation) -> Prepared:
         """Give `(inputs, targets)` as tensors."""
-        inputs, targets = _as_tensors(self.pair, loaded, asked)
+        inputs, targets = _as_tensors(self.pair, loaded, options)
         words = f"{len(inputs)} samples {tuple(inputs.shape[1:])}"
         if self.held_out is None:
             return Prepared((inputs, targets), words)
 
-        held_out = _as_tensors(self.held_out, loaded, asked)
+        held_out = _as_tensors(self.held_out, loaded, options)
         return Prepared(
             (inputs, targets), f"{words}, and {len(held_out[0])} to measure on", held_out
         )
@@ -86,7 +86,7 @@ def _say_unread(path: Path, error: Exception) -> str:
     return first_line(error)
 
 
-def _as_tensors(pair: Pair, loaded: LoadedModel, asked: Preparation) -> tuple[Tensor, Tensor]:
+def _as_tensors(pair: Pair, loaded: LoadedModel, options: Preparation) -> tuple[Tensor, Tensor]:
     x, y = pair
     inputs = torch.from_numpy(np.ascontiguousarray(_channels_first(x)))
     is_bytes = inputs.dtype == torch.uint8
@@ -99,14 +99,14 @@ def _as_tensors(pair: Pair, loaded: LoadedModel, asked: Preparation) -> tuple[Te
 
     if is_image and is_bytes:
         inputs = inputs / 255
-    if is_image and asked.image_size is not None:
-        sides = (asked.image_size, asked.image_size)
+    if is_image and options.image_size is not None:
+        sides = (options.image_size, options.image_size)
         inputs = F.interpolate(inputs, sides, mode="bilinear", antialias=True)
 
     # Numbers that are no bytes have been prepared already, unless the user says how.
-    is_asked = asked.mean is not None or asked.std is not None
+    is_asked = options.mean is not None or options.std is not None
     if is_image and (is_bytes or is_asked):
-        inputs = standardise(inputs, asked.or_else(loaded.preparation))
+        inputs = standardise(inputs, options.or_else(loaded.preparation))
 
     targets = torch.from_numpy(np.ascontiguousarray(y))
     if targets.is_floating_point():

@@ -73,13 +73,12 @@ def check_fit(model: nn.Module, data: Any, loss: Loss | None, *, samples: int) -
             check_no_nan(batches)
             expected_loss = default_loss(y for _, y in batches) if loss is None else loss
 
-            few = torch.arange(2)
             inputs, targets = batches[0]
-            few = few[: len(targets)]
-            inputs, targets = index_rows(inputs, few), index_rows(targets, few)
-            outputs = call_model(model, inputs)
+            rows = torch.arange(2)[: len(targets)]
+            targets = index_rows(targets, rows)
+            outputs = call_model(model, index_rows(inputs, rows))
         except (ValueError, TypeError) as error:
-            raise Mistake(translate(error)) from error
+            raise Mistake(translate_error(error)) from error
         except Mistake:
             raise
         except Exception as error:
@@ -104,24 +103,24 @@ class OfLogits:
         return self.loss(logits_of(outputs), targets)
 
 
-def translate(error: Exception) -> str:
+def translate_error(error: Exception) -> str:
     """Say an error of a verb in the words of the command line.
 
     Examples:
-        >>> translate(ValueError("`n`: expected a whole number of at least 1, got 0"))
+        >>> translate_error(ValueError("`n`: expected a whole number of at least 1, got 0"))
         '--n: expected a whole number of at least 1, got 0'
-        >>> translate(ValueError("`data`: give a loss=torch.nn.functional.mse_loss"))
+        >>> translate_error(ValueError("`data`: give a loss=torch.nn.functional.mse_loss"))
         '--data: give a --loss mse_loss'
-        >>> translate(ValueError("`data`: the pass failed. Samples come first: (x, y)"))
+        >>> translate_error(ValueError("`data`: the pass failed. Samples come first: (x, y)"))
         '--data: the pass failed'
     """
     sentence = first_line(error).replace("loss=torch.nn.functional.", "--loss ")
     sentence = sentence.partition(_PYTHON_ADVICE)[0]
-    argument, separator, rest = sentence.removeprefix("`").partition("`")
+    argument, separator, complaint = sentence.removeprefix("`").partition("`")
     if not (sentence.startswith("`") and separator):
         return sentence
     name = "MODEL" if argument == "model" else f"--{argument.replace('_', '-')}"
-    return f"{name}{rest}"
+    return f"{name}{complaint}"
 
 
 def _try_loss(loss: Loss, outputs: Any, targets: Any) -> None:
@@ -132,15 +131,16 @@ def _try_loss(loss: Loss, outputs: Any, targets: Any) -> None:
             call_loss(loss, outputs, targets)
     except UserWarning as warning:
         is_column = logits_of(outputs).shape == (*targets.shape, 1)
+        cure = "; save targets as a column, y[:, None]" if is_column else ""
         raise Mistake(
-            f"--loss: outputs {_shape(outputs)} and targets {_shape(targets)} have unequal shapes"
-            + ("; save targets as a column, y[:, None]" if is_column else "")
+            f"--loss: outputs {_describe_shape(outputs)} and targets {_describe_shape(targets)} "
+            f"have unequal shapes{cure}"
         ) from warning
     except (ValueError, TypeError) as error:
-        raise Mistake(translate(error)) from error
+        raise Mistake(translate_error(error)) from error
 
 
-def _shape(value: Any) -> str:
+def _describe_shape(value: Any) -> str:
     return str(tuple(logits_of(value).shape))
 
 

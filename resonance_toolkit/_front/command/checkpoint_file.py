@@ -33,13 +33,13 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
     if not path.is_file():
         raise Mistake(f"--checkpoint: no file {path}")
 
-    state = _find_state(_read(path), path)
-    state = _rename(state, model.state_dict())
+    state = _find_state(_read_file(path), path)
+    state = _strip_wrappers(state, model.state_dict())
     _check_fit(state, model, path)
     model.load_state_dict(state)
 
 
-def _read(path: Path) -> Any:
+def _read_file(path: Path) -> Any:
     if path.suffix == ".safetensors":
         try:
             from safetensors.torch import load_file
@@ -47,14 +47,14 @@ def _read(path: Path) -> Any:
             raise Mistake(
                 "--checkpoint: .safetensors needs safetensors; run: pip install safetensors"
             ) from error
-        read: Any = load_file
+        read_tensors: Any = load_file
     elif zipfile.is_zipfile(path):
-        read = load_tensors
+        read_tensors = load_tensors
     else:
-        read = _read_old_format
+        read_tensors = _read_old_format
 
     try:
-        return read(path)
+        return read_tensors(path)
     except Exception as error:
         raise Mistake(_say_unread(path, error)) from error
 
@@ -112,7 +112,7 @@ def _is_state(value: Any) -> bool:
     )
 
 
-def _rename(state: dict[str, Tensor], expected: Mapping[str, Any]) -> dict[str, Tensor]:
+def _strip_wrappers(state: dict[str, Tensor], expected: Mapping[str, Any]) -> dict[str, Tensor]:
     """Take off what wrappers put before the names, as far as the model has no such names."""
     for wrapper in _WRAPPERS:
         # torch.compile of a part puts it in the middle.
@@ -129,18 +129,21 @@ def _rename(state: dict[str, Tensor], expected: Mapping[str, Any]) -> dict[str, 
 
 def _check_fit(state: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
     expected = model.state_dict()
-    missing = [name for name in expected if name not in state]
-    unknown = [name for name in state if name not in expected]
+    missing_names = [name for name in expected if name not in state]
+    unknown_names = [name for name in state if name not in expected]
 
-    if missing or unknown:
+    if missing_names or unknown_names:
         raise Mistake(
             f"--checkpoint: {path} does not fit {type(model).__name__}: "
-            f"{_list_names(missing, unknown, expected)}"
+            f"{_list_names(missing_names, unknown_names, expected)}"
         )
 
     for name, tensor in expected.items():
         if isinstance(tensor, Tensor) and state[name].shape != tensor.shape:
-            shape, expected_shape = tuple(state[name].shape), tuple(tensor.shape)
+            shape = tuple(state[name].shape)
+            expected_shape = tuple(tensor.shape)
+
+            # A last layer for another number of classes is the usual reason.
             cure = ""
             if shape[1:] == expected_shape[1:]:
                 cure = f"; if these are its classes, --classes {shape[0]}"
@@ -150,16 +153,20 @@ def _check_fit(state: Mapping[str, Tensor], model: nn.Module, path: Path) -> Non
             )
 
 
-def _list_names(missing: list[str], unknown: list[str], expected: Mapping[str, Any]) -> str:
+def _list_names(
+    missing_names: list[str], unknown_names: list[str], expected: Mapping[str, Any]
+) -> str:
     parts = []
-    if missing:
-        parts.append(f"it lacks {_some(missing)}")
-    if unknown:
-        hint = closest(unknown[0], missing or expected, n=1) if len(unknown) else ""
-        parts.append(f"the model has no {_some(unknown)}{hint}")
+    if missing_names:
+        parts.append(f"it lacks {_list_some(missing_names)}")
+    if unknown_names:
+        hint = (
+            closest(unknown_names[0], missing_names or expected, n=1) if len(unknown_names) else ""
+        )
+        parts.append(f"the model has no {_list_some(unknown_names)}{hint}")
     return "; ".join(parts)
 
 
-def _some(names: list[str]) -> str:
+def _list_some(names: list[str]) -> str:
     n_more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {n_more} more" if n_more > 0 else "")

@@ -110,17 +110,18 @@ def make_digits_vit(seed: int) -> tuple[DigitsViT, tuple[Tensor, Tensor]]:
     images, labels = load_digits()
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator, device="cpu")
-    rows_beforehand, other_rows = order[:_N_BEFOREHAND], order[_N_BEFOREHAND:]
+    rows_beforehand = order[:_N_BEFOREHAND]
+    other_rows = order[_N_BEFOREHAND:]
 
     with preserving_rng():
         torch.manual_seed(seed)
         model = DigitsViT()
 
-    _train(model, images[rows_beforehand], labels[rows_beforehand], generator)
+    _train_model(model, images[rows_beforehand], labels[rows_beforehand], generator)
     return model.eval(), (images[other_rows], labels[other_rows])
 
 
-def _train(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+def _train_model(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
 
     for _ in range(_EPOCHS):

@@ -44,7 +44,7 @@ class FolderSource(Source):
                 _check_classes(path, name, self.held_out_files, self.files)
                 break
 
-    def prepare(self, loaded: LoadedModel, asked: Preparation) -> Prepared:
+    def prepare(self, loaded: LoadedModel, options: Preparation) -> Prepared:
         """Give a Dataset of standardised images and labels."""
         try:
             import PIL.Image  # noqa: F401  (told here, not at the first image)
@@ -54,7 +54,7 @@ class FolderSource(Source):
                 "pip install 'resonance-toolkit[examples]'"
             ) from error
 
-        preparation = asked.or_else(loaded.preparation).or_else(IMAGENET)
+        preparation = options.or_else(loaded.preparation).or_else(IMAGENET)
         images = ImageFiles(self.files, preparation)
         size = preparation.image_size
         words = f"{len(images)} images of {self.n_classes} classes, cut to {size} x {size} pixels"
@@ -81,10 +81,10 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         path, label = self.samples[index]
         size = self.preparation.image_size
         assert size is not None
-        return standardise(_read(path, size), self.preparation), label
+        return standardise(_read_image(path, size), self.preparation), label
 
 
-def _read(path: Path, size: int) -> Tensor:
+def _read_image(path: Path, size: int) -> Tensor:
     """Read an image, its shorter side resized and its middle cut out, black 0 and white 1."""
     from PIL import Image, ImageOps
 
@@ -93,7 +93,7 @@ def _read(path: Path, size: int) -> Tensor:
             image = ImageOps.fit(file.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
     except Exception as error:  # whatever a damaged file makes pillow say
         raise Mistake(
-            f"--data: {path} is no image that can be read: {first_line(error)}"
+            f"--data: {path} is not an image that can be read: {first_line(error)}"
         ) from error
 
     pixels = np.array(image, dtype=np.float32) / 255

@@ -30,7 +30,7 @@ def load_timm(name: str, request: ModelRequest) -> LoadedModel:
     Raises:
         Mistake: If timm has no such model, or cannot make it so.
     """
-    timm = _import("timm", "examples")
+    timm = _import_library("timm", "examples")
     architecture = name.partition(".")[0]
     names = timm.list_models()
     if not name.startswith("local-dir:") and architecture not in names:
@@ -66,7 +66,7 @@ def load_torchvision(name: str, request: ModelRequest) -> LoadedModel:
     Raises:
         Mistake: If torchvision has no such model, or cannot make it so.
     """
-    torchvision = _import("torchvision", "examples")
+    torchvision = _import_library("torchvision", "examples")
     names = torchvision.models.list_models()
     if name.lower() not in names:
         raise Mistake(f"MODEL: torchvision has no {name!r}{closest(name, names)}")
@@ -98,7 +98,7 @@ def load_transformers(name: str, request: ModelRequest) -> LoadedModel:
     Raises:
         Mistake: If it is not there, or cannot be loaded.
     """
-    transformers = _import("transformers", "transformers")
+    transformers = _import_library("transformers", "transformers")
     path = Path(name).expanduser()
     is_folder = path.is_dir()
     place = str(path) if is_folder else name
@@ -112,10 +112,7 @@ def load_transformers(name: str, request: ModelRequest) -> LoadedModel:
         _set_classes(config, request.n_classes)
     model_class = _class_of(config, transformers, request)
 
-    has_weights = not is_folder or any(
-        path.glob(pattern) for pattern in ("*.safetensors*", "pytorch_model*.bin*")
-    )
-    has_weights = has_weights and any(_weight_files(path)) if is_folder else has_weights
+    has_weights = not is_folder or any(_weight_files(path))
     try:
         if has_weights:
             module = model_class.from_pretrained(
@@ -170,7 +167,8 @@ def _read_preparation(folder: Path) -> Preparation:
     size = settings.get("crop_size") or settings.get("size")
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge")
-    mean, std = settings.get("image_mean"), settings.get("image_std")
+    mean = settings.get("image_mean")
+    std = settings.get("image_std")
     return Preparation(
         int(size) if size else None,
         tuple(mean) if isinstance(mean, list) else None,
@@ -180,11 +178,11 @@ def _read_preparation(folder: Path) -> Preparation:
 
 def _say_not_there(name: str, is_folder: bool, error: Exception) -> str:
     if is_folder:
-        return f"MODEL: {name} is no folder of transformers': {first_line(error)}"
+        return f"MODEL: {name} is not a folder of transformers: {first_line(error)}"
     return (
-        f"MODEL: {name!r} is no local folder and not among what transformers has downloaded, and "
-        f"nothing is downloaded here; get it once by `hf download {name}`, or give a folder that "
-        "save_pretrained wrote"
+        f"MODEL: {name!r} is neither a local folder nor a model that transformers has downloaded, "
+        f"and nothing is downloaded here; get it once by `hf download {name}`, or give a folder "
+        "that save_pretrained wrote"
     )
 
 
@@ -194,7 +192,7 @@ def _say_weights(request: ModelRequest) -> str:
     return f"initial weights (seed {request.seed})"
 
 
-def _import(name: str, extra: str) -> Any:
+def _import_library(name: str, extra: str) -> Any:
     try:
         return __import__(name)
     except ImportError as error:

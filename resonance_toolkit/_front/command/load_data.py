@@ -31,4 +31,4 @@ def find_source(text: str, *, window: int) -> Source:
         return ArraySource.read(path)
     if path.suffix == ".txt":
         return TextSource(path, window)
-    raise Mistake(f"--data: {path} is none of the forms that are read: {FORMS}")
+    raise Mistake(f"--data: {path} is in none of the forms that can be read: {FORMS}")

@@ -38,7 +38,7 @@ def load_model(request: ModelRequest) -> LoadedModel:
     """
     with preserving_rng():
         torch.manual_seed(request.seed)
-        loaded = _load(request)
+        loaded = _load_by_form(request)
 
     if request.checkpoint is None:
         return loaded
@@ -47,7 +47,7 @@ def load_model(request: ModelRequest) -> LoadedModel:
     return LoadedModel(loaded.module, weights, loaded.preparation, loaded.tokenizer)
 
 
-def _load(request: ModelRequest) -> LoadedModel:
+def _load_by_form(request: ModelRequest) -> LoadedModel:
     library, _, name = request.text.partition(":")
     if library in _LIBRARIES and name:
         return _LIBRARIES[library](name, request)
@@ -60,10 +60,10 @@ def _load(request: ModelRequest) -> LoadedModel:
     folder = Path(request.text).expanduser()
     if folder.is_dir():
         return _load_folder(folder, request)
-    raise Mistake(f"MODEL: expected {FORMS}, got {request.text!r}{_suggest(request.text)}")
+    raise Mistake(f"MODEL: expected {FORMS}, got {request.text!r}{_suggest_name(request.text)}")
 
 
-def _suggest(text: str) -> str:
+def _suggest_name(text: str) -> str:
     """Find what a word may have been meant to be: a library's model, or its prefix with a slip."""
     library, separator, name = text.partition(":")
     if separator:
@@ -91,7 +91,7 @@ def _load_folder(folder: Path, request: ModelRequest) -> LoadedModel:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise Mistake(f"MODEL: {path} is no JSON: {error}") from error
+        raise Mistake(f"MODEL: {path} is not JSON: {error}") from error
 
     if isinstance(config, dict) and "architecture" in config and "model_type" not in config:
         return load_timm(f"local-dir:{folder}", request)

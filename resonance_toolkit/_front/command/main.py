@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from resonance_toolkit._front.command.check_fit import translate
+from resonance_toolkit._front.command.check_fit import translate_error
 from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.parser import parse_arguments
 
@@ -34,27 +34,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
-        return _explain(error)
+        return _explain_error(error)
 
 
-def _explain(error: Exception) -> int:
+def _explain_error(error: Exception) -> int:
+    code = USERS_MISTAKE
     match error:
         case Mistake():
-            sentence, code = str(error), USERS_MISTAKE
+            sentence = str(error)
         case ImportError() if error.name is not None:
             # A missing extra, or a stranger by the name of an instrument: the text has the cure.
-            sentence, code = first_line(error), USERS_MISTAKE
+            sentence = first_line(error)
         case OSError():
-            sentence, code = first_line(error), USERS_MISTAKE
+            # Of "[Errno 2] `output`: cannot write ..." the number tells a user nothing.
+            words = str(error).removeprefix(f"[Errno {error.errno}] ")
+            sentence = translate_error(OSError(words))
         case ValueError() | TypeError() if str(error).startswith("`"):
             # The verbs name the argument that they refuse.
-            sentence, code = translate(error), USERS_MISTAKE
+            sentence = translate_error(error)
         case _:
+            code = OUR_FAILURE
             sentence = (
                 f"failed by {type(error).__name__}: {first_line(error)}. This should not happen: "
                 "please report it, with what --debug shows"
             )
-            code = OUR_FAILURE
 
     print(f"resonance: {sentence}", file=sys.stderr)
     return code

@@ -43,8 +43,8 @@ def _look_up(name: str, folder: Path, distributions: Mapping[str, Sequence[str]]
         )
 
     # What comes after us on the path is in nobody's way.
-    others = [entry for entry in sys.path if entry not in ("", str(folder))]
-    entries = [str(Path(entry).resolve()) for entry in others]
+    path_entries = [entry for entry in sys.path if entry not in ("", str(folder))]
+    entries = [str(Path(entry).resolve()) for entry in path_entries]
     before_us = entries[: entries.index(str(_OURS))] if str(_OURS) in entries else entries
     stranger = _find_stranger(name, before_us)
     if stranger is not None:

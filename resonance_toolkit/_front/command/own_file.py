@@ -31,11 +31,11 @@ def load_from_file(text: str) -> nn.Module:
         raise Mistake(f"MODEL: no file {path}")
 
     with importing_from(path.resolve().parent):
-        module = _run(path)
+        module = _run_file(path)
         if not hasattr(module, name):
             names = [key for key, value in vars(module).items() if callable(value)]
             raise Mistake(f"MODEL: {path} has no {name!r}{closest(name, names)}")
-        model = _make(getattr(module, name), text, path)
+        model = _make_model(getattr(module, name), text, path)
 
     if not isinstance(model, nn.Module):
         raise Mistake(f"MODEL: {text} gave {type(model).__name__}; expected an nn.Module")
@@ -73,10 +73,10 @@ def _is_an_instruments(name: str) -> bool:
     return name.partition(".")[0] in INSTRUMENTS
 
 
-def _run(path: Path) -> ModuleType:
+def _run_file(path: Path) -> ModuleType:
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise Mistake(f"MODEL: {path} is no Python file")
+        raise Mistake(f"MODEL: {path} is not a Python file")
     module = module_from_spec(spec)
 
     # Dataclasses and pickling look a class's module up by name. A file may be called like a module
@@ -94,7 +94,7 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _make(value: Any, text: str, path: Path) -> Any:
+def _make_model(value: Any, text: str, path: Path) -> Any:
     if isinstance(value, nn.Module) or not callable(value):
         return value
 
@@ -114,10 +114,10 @@ def _make(value: Any, text: str, path: Path) -> Any:
         raise Mistake(_say_failed(f"{text}() failed", path, error)) from error
 
 
-def _say_failed(what: str, path: Path, error: BaseException) -> str:
+def _say_failed(failure: str, path: Path, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     place = f" at line {lines[-1]}" if lines else ""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         place = f" at line {error.lineno}"
-    return f"MODEL: {what}{place}: {type(error).__name__}: {first_line(error)}"
+    return f"MODEL: {failure}{place}: {type(error).__name__}: {first_line(error)}"

@@ -15,21 +15,22 @@ examples:
   python -m resonance examine transformers:./my-gpt2 --data book.txt --budget 600
 
 MODEL is one of
-  timm:NAME, torchvision:NAME     with weights drawn by --seed, or --pretrained
+  timm:NAME, torchvision:NAME     with random weights (see --seed), or with --pretrained
   transformers:NAME or a folder   what save_pretrained wrote; a NAME if it was downloaded before
-  file.py:NAME                    your function or class, called without arguments, or a model.
-                                  The code of the file is run
+  file.py:NAME                    your function or class, called without arguments, or a model;
+                                  the code of the file is run
   digits                          a small vision transformer for the bundled digits
 
 DATA is one of
   a folder     of images, with one folder per class; resized and standardised as the model expects
   FILE.npz     with x and y, or x_train and y_train; images of uint8 are scaled, channels put first
-  FILE.txt     for causal language models; tokens are those of the model's folder, or else
-               characters or bytes, as its vocabulary has room
+  FILE.txt     for causal language models; split by the tokenizer in the model's folder, or else
+               into characters or bytes, depending on the size of the vocabulary
   digits       the 1797 digits that come with scikit-learn
 
-exit codes: 0 done; 1 a failure of ours; 2 something to put right, told in a sentence; 130 Ctrl-C:
-what is finished is saved, and the same command goes on from there.
+exit codes: 0 done; 1 a bug in the toolkit, or nothing could be measured; 2 a mistake in the
+command, explained in one sentence; 130 Ctrl-C: finished parts are saved, and the same command
+continues from there.
 """
 
 _SHOW = """\
@@ -38,15 +39,15 @@ examples:
   python -m resonance show surface.nc --output surface.png
   python -m resonance show seed0/result.nc seed1/result.nc --output both.html
 
-Open only files that you trust as far as any other HDF5 file.
+Open only files that you trust, as with any HDF5 file.
 """
 
 _INFO = """\
 example:
   python -m resonance info
 
-Where a file of yours or another distribution has one of our names (probes, landscape, gradients,
-attention, nudging, resonance), it is listed with the cure.
+If a file of yours or another installed package has one of our names (probes, landscape, gradients,
+attention, nudging, resonance), it is listed with a remedy.
 """
 
 
@@ -59,8 +60,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="resonance",
         description="How does this architecture respond to this training signal?",
-        epilog="`python -m resonance COMMAND --help` has examples. Where another `resonance` is in "
-        "the way, `python -m resonance_toolkit` is the same.",
+        epilog="`python -m resonance COMMAND --help` has examples. If another package is "
+        "called `resonance`, use `python -m resonance_toolkit`.",
     )
     parser.add_argument("--version", action=_PrintVersion, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -103,8 +104,12 @@ def _add_examine(commands: Any) -> None:
         commands, "examine", "examine a model on data: one page with all instruments", _EXAMINE
     )
     parser.set_defaults(run=_run_examine)
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="see below; digits if DATA is")
-    parser.add_argument("--data", metavar="DATA", help="see below; digits if MODEL is")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="the model, see below; needless if DATA is digits"
+    )
+    parser.add_argument(
+        "--data", metavar="DATA", help="the data, see below; needless if MODEL is digits"
+    )
     parser.add_argument(
         "--output",
         metavar="DIR",
@@ -115,7 +120,7 @@ def _add_examine(commands: Any) -> None:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="begin anew, where a run that was stopped could be continued",
+        help="start over instead of continuing a run that was stopped",
     )
 
     model = parser.add_argument_group("the model")
@@ -123,65 +128,103 @@ def _add_examine(commands: Any) -> None:
         "--checkpoint",
         metavar="FILE",
         type=Path,
-        help="weights, of torch or safetensors; only tensors are read, no code is run",
+        help="weights to load, of torch or safetensors; only tensors are read, no code is run",
     )
     model.add_argument(
-        "--pretrained", action="store_true", help="published weights, which may be downloaded"
+        "--pretrained",
+        action="store_true",
+        help="use the published weights, which may be downloaded",
     )
-    model.add_argument("--classes", type=_at_least(1), help="by default those of the data")
-    model.add_argument("--device", help="such as cpu or cuda:1; by default the GPU if there is one")
-    model.add_argument("--threads", type=_at_least(1), help="for torch on the CPU")
+    model.add_argument(
+        "--classes",
+        metavar="N",
+        type=_whole_number_from(1),
+        help="number of classes (default: those of the data)",
+    )
+    model.add_argument("--device", help="such as cpu or cuda:1 (default: the GPU if there is one)")
+    model.add_argument(
+        "--threads", metavar="N", type=_whole_number_from(1), help="number of CPU threads for torch"
+    )
 
     data = parser.add_argument_group("the data")
     data.add_argument(
-        "--image-size", type=_at_least(1), metavar="PIXELS", help="by default the model's"
+        "--image-size",
+        type=_whole_number_from(1),
+        metavar="PIXELS",
+        help="width and height (default: the model's)",
     )
-    data.add_argument("--mean", type=_numbers, metavar="R,G,B", help="black is 0 and white is 1")
-    data.add_argument("--std", type=_numbers, metavar="R,G,B", help="by default the model's")
     data.add_argument(
-        "--window", type=_at_least(2), default=64, help="tokens of a text (default: %(default)s)"
+        "--mean",
+        type=_read_numbers,
+        metavar="R,G,B",
+        help="of the channels, where black is 0 and white is 1",
+    )
+    data.add_argument(
+        "--std", type=_read_numbers, metavar="R,G,B", help="likewise (defaults: the model's)"
+    )
+    data.add_argument(
+        "--window",
+        metavar="N",
+        type=_whole_number_from(2),
+        default=64,
+        help="tokens in a sample of text (default: %(default)s)",
     )
     data.add_argument(
         "--loss",
         metavar="NAME",
-        help="of torch.nn.functional, such as mse_loss; by default what the targets ask for",
+        help="a loss of torch.nn.functional, such as mse_loss; by default, the targets decide",
     )
 
-    what = parser.add_argument_group("what is measured")
-    what.add_argument(
+    measurements = parser.add_argument_group("what is measured")
+    measurements.add_argument(
         "--layers",
-        type=_words,
+        type=_read_words,
         metavar="NAMES",
-        help='where branches are attached, such as "blocks.*" or blocks.2,blocks.5',
+        help='layers that get branches, such as "blocks.*" or blocks.2,blocks.5',
     )
-    what.add_argument("--n", type=_at_least(1), help="branches per layer (20)")
-    what.add_argument("--alpha", type=_strength, help="strength of their loss (1)")
-    what.add_argument(
+    measurements.add_argument(
+        "--n", type=_whole_number_from(1), help="branches per layer (default: 20)"
+    )
+    measurements.add_argument(
+        "--alpha", type=_read_strength, help="strength of their loss (default: 1)"
+    )
+    measurements.add_argument(
         "--budget",
         help="a number of seconds, or a word: seconds (30 s), minutes (3 min, the default), hour",
     )
-    what.add_argument(
+    measurements.add_argument(
         "--steps",
-        type=_at_least(1),
+        metavar="N",
+        type=_whole_number_from(1),
         help="updates of each training run; by default what the budget allows",
     )
-    what.add_argument(
+    measurements.add_argument(
         "--seeds",
-        type=_at_least(1),
+        metavar="N",
+        type=_whole_number_from(1),
         help="training runs of each kind; by default what the budget allows",
     )
-    what.add_argument(
-        "--parts", type=_words, metavar="NAMES", help="such as response,landscape; all by default"
+    measurements.add_argument(
+        "--parts",
+        type=_read_words,
+        metavar="NAMES",
+        help="such as response,landscape (default: all)",
     )
-    what.add_argument("--seed", type=int, default=0, help="of everything drawn (default: 0)")
-    what.add_argument("--title", help="of the page")
+    measurements.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help="seed of everything random (default: 0)",
+    )
+    measurements.add_argument("--title", help="title of the page")
 
 
 def _add_show(commands: Any) -> None:
     parser = _add_command(commands, "show", "draw a saved result by what made it", _SHOW)
     parser.set_defaults(run=_run_show)
     parser.add_argument(
-        "results", metavar="RESULT.nc", type=Path, nargs="+", help="several go side by side"
+        "results", metavar="RESULT.nc", type=Path, nargs="+", help="several are shown side by side"
     )
     parser.add_argument(
         "--output",
@@ -206,7 +249,7 @@ def _add_command(commands: Any, name: str, summary: str, epilog: str) -> argpars
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
@@ -231,7 +274,7 @@ def _run_info(arguments: argparse.Namespace) -> int:
     return run_info(arguments)
 
 
-def _at_least(smallest: int) -> Callable[[str], int]:
+def _whole_number_from(smallest: int) -> Callable[[str], int]:
     def whole_number(text: str) -> int:
         number = int(text)
         if number < smallest:
@@ -242,19 +285,23 @@ def _at_least(smallest: int) -> Callable[[str], int]:
     return whole_number
 
 
-def _strength(text: str) -> float:
+def _read_strength(text: str) -> float:
     number = float(text)
     if not (math.isfinite(number) and number >= 0):
         raise argparse.ArgumentTypeError(f"expected a finite number of at least 0, got {text}")
     return number
 
 
-_strength.__name__ = "number"
+# argparse tells the name of what refuses a word.
+_read_strength.__name__ = "number"
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def _read_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-def _words(text: str) -> list[str]:
+_read_numbers.__name__ = "list of numbers"
+
+
+def _read_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]

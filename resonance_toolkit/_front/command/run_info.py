@@ -61,8 +61,8 @@ def _package_row(name: str, extra: str = "") -> tuple[str, str]:
     try:
         return name, version(name)
     except PackageNotFoundError:
-        what = f"resonance-toolkit[{extra}]" if extra else name
-        return name, f"missing; pip install '{what}'"
+        distribution = f"resonance-toolkit[{extra}]" if extra else name
+        return name, f"missing; pip install '{distribution}'"
 
 
 def _machine_rows() -> list[tuple[str, str]]:

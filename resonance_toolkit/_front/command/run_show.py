@@ -25,13 +25,13 @@ def run_show(arguments: argparse.Namespace) -> int:
     output = arguments.output or paths[0].with_suffix(".html")
     _check_output(output, paths)
 
-    results = {_label(path, paths): _open(path) for path in paths}
+    results = {_label_result(path, paths): _open_result(path) for path in paths}
     for label, result in results.items():
         if len(results) > 1:
             print(f"{label}:")
         print(describe(result))
 
-    _draw(results, output)
+    _draw_results(results, output)
     print(f"{'picture' if output.suffix in _PICTURES else 'page'}: {output}")
     return 0
 
@@ -88,34 +88,35 @@ def _describe_variables(result: Any) -> str:
     for name in list(result.data_vars)[:_MOST_VARIABLES]:
         variable = result[name]
         axes = " x ".join(f"{dim} {size}" for dim, size in variable.sizes.items()) or "-"
-        smallest, largest = _range(variable)
+        smallest, largest = _describe_range(variable)
         meaning = str(variable.attrs.get("long_name", ""))
         units = f" [{variable.attrs['units']}]" if "units" in variable.attrs else ""
         rows.append((str(name), axes, smallest, largest, f"{meaning}{units}"))
+
     n_left_out = len(result.data_vars) - _MOST_VARIABLES
-    rest = f"\nand {n_left_out} more" if n_left_out > 0 else ""
-    return text_table(rows) + rest
+    last_line = f"\nand {n_left_out} more" if n_left_out > 0 else ""
+    return text_table(rows) + last_line
 
 
-def _range(variable: xr.DataArray) -> tuple[str, str]:
+def _describe_range(variable: xr.DataArray) -> tuple[str, str]:
     if variable.dtype.kind not in "biuf" or not variable.size:
         return "", ""
     values = variable.values[np.isfinite(variable.values.astype(float))]
     return (f"{values.min():.4g}", f"{values.max():.4g}") if values.size else ("nan", "nan")
 
 
-def _open(path: Path) -> xr.Dataset | xr.DataTree:
+def _open_result(path: Path) -> xr.Dataset | xr.DataTree:
     if path.is_dir():
         raise Mistake(f"RESULT: {path} is a folder; expected a file, such as {path / 'result.nc'}")
     if not path.is_file():
         raise Mistake(f"RESULT: no file {path}")
     if not is_hdf5(path):
-        raise Mistake(f"RESULT: {path} is no result; expected what to_netcdf has written")
+        raise Mistake(f"RESULT: {path} is not a result; expected what to_netcdf has written")
     try:
         with xr.open_datatree(path, engine="h5netcdf") as file:
             tree = file.load()
     except Exception as error:  # whatever a damaged or foreign file makes HDF5 say
-        raise Mistake(f"RESULT: {path} is no result that was saved: {first_line(error)}") from error
+        raise Mistake(f"RESULT: {path} is not a saved result: {first_line(error)}") from error
 
     if tree.children:
         return tree
@@ -126,23 +127,23 @@ def _check_output(output: Path, results: list[Path]) -> None:
     if output.suffix not in _PICTURES | _PAGES:
         raise Mistake(f"--output: expected .html, .png, .pdf or .svg, got {output.name!r}")
     if output.suffix in _PICTURES and len(results) > 1:
-        raise Mistake("--output: several results go on a page, an .html")
+        raise Mistake("--output: several results need a page, an .html")
     if output.resolve() in {path.resolve() for path in results}:
         raise Mistake(f"--output: {output} is the result itself")
     check_writable("output", output)
 
 
-def _draw(results: dict[str, Any], output: Path) -> None:
-    (first_result, *others) = results.values()
+def _draw_results(results: dict[str, Any], output: Path) -> None:
+    (first_result, *more_results) = results.values()
     if output.suffix in _PICTURES:
         _draw_picture(first_result, output)
     else:
-        resonance_toolkit.page(results if others else first_result, output)
+        resonance_toolkit.page(results if more_results else first_result, output)
 
 
 def _draw_picture(result: Any, output: Path) -> None:
     if isinstance(result, xr.DataTree):
-        raise Mistake("--output: a result of several parts goes on a page, an .html")
+        raise Mistake("--output: a result of several parts needs a page, an .html")
 
     # Here, since a page needs no figure of matplotlib's own.
     from resonance_toolkit._front.page.draw import draw
@@ -154,9 +155,9 @@ def _draw_picture(result: Any, output: Path) -> None:
     write_atomically({output: lambda path: figure.savefig(path, format=form, dpi=150)})
 
 
-def _label(path: Path, paths: list[Path]) -> str:
+def _label_result(path: Path, paths: list[Path]) -> str:
     """Name a result by its file, or by its folder where all files are called alike."""
-    names = {other.name for other in paths}
+    names = {each_path.name for each_path in paths}
     if len(names) == len(paths):
         return path.stem
     return f"{path.resolve().parent.name}/{path.stem}"

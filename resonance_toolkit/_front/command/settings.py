@@ -14,12 +14,12 @@ class Preparation:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
 
-    def or_else(self, other: "Preparation") -> "Preparation":
+    def or_else(self, defaults: "Preparation") -> "Preparation":
         """Fill in what is None."""
         return Preparation(
-            self.image_size if self.image_size is not None else other.image_size,
-            self.mean if self.mean is not None else other.mean,
-            self.std if self.std is not None else other.std,
+            self.image_size if self.image_size is not None else defaults.image_size,
+            self.mean if self.mean is not None else defaults.mean,
+            self.std if self.std is not None else defaults.std,
         )
 
 

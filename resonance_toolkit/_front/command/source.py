@@ -27,6 +27,6 @@ class Source:
     image_size: tuple[int, int] | None = None
     is_text: bool = False
 
-    def prepare(self, loaded: LoadedModel, asked: Preparation) -> Prepared:
+    def prepare(self, loaded: LoadedModel, options: Preparation) -> Prepared:
         """Make the data fit for a model."""
         raise NotImplementedError

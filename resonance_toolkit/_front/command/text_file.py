@@ -27,16 +27,16 @@ class TextSource(Source):
         try:
             self.text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise Mistake(f"--data: {path} is no text in UTF-8: {error}") from error
+            raise Mistake(f"--data: {path} is not a text in UTF-8: {error}") from error
         self.path = path
         self.window = window
 
-    def prepare(self, loaded: LoadedModel, asked: Preparation) -> Prepared:
+    def prepare(self, loaded: LoadedModel, options: Preparation) -> Prepared:
         """Give windows of tokens: a mapping with `labels` for transformers', else pairs."""
         model = loaded.module
         self._check_reads_on(model)
         vocabulary_size = _vocabulary_size(model)
-        tokens, kind = self._encode(loaded.tokenizer, vocabulary_size)
+        tokens, kind = self._encode_text(loaded.tokenizer, vocabulary_size)
 
         largest = int(tokens.max()) if len(tokens) else 0
         if largest >= vocabulary_size:
@@ -64,11 +64,13 @@ class TextSource(Source):
         # Bert and its like see the token that they would be asked for.
         if hasattr(model, "config") and not predicts_next_token(model):
             raise Mistake(
-                f"--data: a text is for causal language models; {type(model).__name__} is none: "
+                f"--data: a text is for causal language models; {type(model).__name__} is not one: "
                 "call resonance.examine from Python with batches of its own"
             )
 
-    def _encode(self, tokenizer: str | Path | None, vocabulary_size: int) -> tuple[Tensor, str]:
+    def _encode_text(
+        self, tokenizer: str | Path | None, vocabulary_size: int
+    ) -> tuple[Tensor, str]:
         if tokenizer is not None:
             encoder = _find_tokenizer(tokenizer)
             if encoder is not None:

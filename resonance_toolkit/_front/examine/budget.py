@@ -54,7 +54,7 @@ class Clock:
         self._start = read_clock()
 
     def add(self, seconds: float) -> None:
-        """Count what an earlier run has spent, that this one goes on from."""
+        """Count what an earlier run, which this one continues, has spent."""
         self._start -= seconds
 
     @property
@@ -63,13 +63,13 @@ class Clock:
         return read_clock() - self._start
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until twice the budget is spent."""
         return SLACK * self.budget_seconds - self.spent
 
     def has_room_for(self, seconds: float) -> bool:
         """Tell whether so much more stays within twice the budget."""
-        return seconds <= self.left
+        return seconds <= self.seconds_left
 
 
 def seconds_for(work: Callable[[], object]) -> float:

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -16,9 +18,9 @@ from resonance_toolkit import (
     preserving,
     preserving_rng,
 )
-from resonance_toolkit._front.examine.budget import seconds_for
+from resonance_toolkit._front.examine.budget import read_clock, seconds_for
 from resonance_toolkit._front.examine.subject import N_TRIED, Subject
-from resonance_toolkit._front.examine.training import Arm, Run, start_run, train_on_batch
+from resonance_toolkit._front.examine.training import ARMS, Arm, start_run, train_on_batch
 
 # Passes that are timed, if there is time. The first of all pays for memory and caches, and does not
 # count. Their mean, not the fastest: on a machine with other work, the plan will meet the mean.
@@ -110,7 +112,7 @@ def measure_cost(subject: Subject, batch_size: int, *, trains: bool) -> Cost:
     draw = seconds_for(lambda: subject.draw(n_samples)) / n_samples
     n_weights = sum(parameter.numel() for parameter in model.parameters())
 
-    updates = dict.fromkeys(("plain", "branches"), math.nan)
+    updates: dict[Arm, float] = dict.fromkeys(ARMS, math.nan)
     copy = math.nan
     if trains:
         updates, copy = _time_updates(subject, batch, batch_size, n_timed)
@@ -149,27 +151,26 @@ def _differentiate(subject: Subject, batch: tuple[Any, Any]) -> None:
 
 def _time_updates(
     subject: Subject, batch: tuple[Any, Any], batch_size: int, n_timed: int
-) -> tuple[dict[str, float], float]:
-    """Time updates of both kinds on copies; NaN where one cannot be made, for whatever reason."""
-    updates: dict[str, float] = {}
+) -> tuple[dict[Arm, float], float]:
+    """Time updates of both kinds on copies, and making a copy.
+
+    NaN where one cannot be made, for whatever reason.
+    """
+    updates = dict.fromkeys(ARMS, math.nan)
     copy = math.nan
     n_in_batch = count_samples(batch)
-    arms: tuple[Arm, ...] = ("plain", "branches")
-    for arm in arms:
-        runs: list[Run] = []
+
+    for arm in ARMS:
         try:
-            copy = seconds_for(lambda arm=arm, runs=runs: runs.append(start_run(subject, arm, 0)))  # type: ignore[misc]
-            seconds = _time(
-                lambda run=runs[0]: train_on_batch(run, batch),  # type: ignore[misc]
-                runs[0].model,
-                n_timed,
-            )
+            start = read_clock()
+            with closing(start_run(subject, arm, 0)) as run:
+                copy = read_clock() - start
+                update = partial(train_on_batch, run, batch)
+                seconds = _time(update, run.model, n_timed)
             updates[arm] = seconds * batch_size / n_in_batch
         except Exception:  # the part itself will say what is wrong
-            updates[arm] = math.nan
-        finally:
-            for run in runs:
-                run.close()
+            continue
+
     return updates, copy
 
 

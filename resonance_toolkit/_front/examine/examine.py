@@ -33,67 +33,71 @@ def examine(
     checkpoint: str | Path | None = None,
     title: str | None = None,
 ) -> xr.DataTree:
-    """Ask how a model responds to auxiliary branches, with every instrument that applies.
+    """Measure how a model responds to auxiliary branches, with every instrument that applies.
 
-    The model is left bit for bit as it is: what must be trained is trained on copies. Each part has
-    a share of the budget, from which follow the numbers of samples, points, products, updates and
-    seeds. A part that does not apply, or fails, is in the tree with its reason, and stops no other.
-    The training experiment comes last, and takes the time that the others leave. Ctrl-C ends the
+    The model is left bit for bit as it is; copies of it are trained. Each part of the examination
+    has a share of the budget, which determines its numbers of samples, points, products, updates
+    and seeds. If a part does not apply or fails, the tree says why, and the other parts still run.
+    The training experiment comes last and uses the time that the others leave. Ctrl-C ends the
     work and returns what is finished.
 
     Args:
-        model: Any module, with the weights to be looked at.
+        model: Any module, with the weights to examine.
         data: `(inputs, targets)`, a mapping with `labels`, or a source of these: a Dataset, a
             DataLoader, a list of batches; see `resonance.take`.
         layers: Names or patterns of the layers that get branches, and of the blocks that are
             nudged; None takes the model's repeated blocks or stages.
         n: Branches per layer.
         alpha: Their strength: a number, a mapping, a schedule; see `probes.attach`.
-        loss: The main loss, `(outputs, targets)`, one value per sample or their mean; or `(model,
-            inputs, targets)`. By default what the targets ask for.
+        loss: The main loss: a function of `(outputs, targets)` that returns one value per sample or
+            their mean; or of `(model, inputs, targets)`. By default, the targets decide.
         budget: `"seconds"` (30 s), `"minutes"` (3 minutes), `"hour"`, or a number of seconds. The
-            whole takes at most about twice as long, or much less if there is no more to measure.
+            examination takes at most about twice as long, and less if there is no more to measure.
         steps: Updates of the training experiment; None takes as many as there is time for, 8 to
             2000.
-        seeds: Its repetitions, each with its own branches and order of batches; None takes 1 to 10.
-            A number given is kept, however long it takes.
-        samples: How many samples the measurements at the given weights draw at most; None: 500.
+        seeds: How often the training experiment is repeated, each time with other branches and
+            another order of batches; None takes 1 to 10. A number that you pass is kept, however
+            long it takes.
+        samples: How many samples the other measurements draw at most; None means 500.
         parts: Some of "model", "response", "gradients", "landscape", "curvature", "attention",
             "nudging"; None takes all.
-        optimizer: Makes the optimizer of a list of parameters; by default AdamW with a learning
-            rate of 1e-3, and 1e-4 for models of ten million parameters and more.
+        optimizer: A function that makes the optimizer for a list of parameters; by default AdamW
+            with a learning rate of 1e-3, or 1e-4 for models of ten million parameters or more.
         batch_size: Samples in an update; 32 if not given.
         held_out: Samples for the measurements after training, in any form of `data`. None holds
-            back a quarter of `data`, at most 256 samples, and a number at most so many: not trained
-            on here, but the given weights may have seen them.
-        seed: Decides samples, branches, directions, and the first of `seeds`.
-        checkpoint: A file for what is finished: the same call goes on from there after a kill.
-        title: What the tree is about; by default the class of the model.
+            back a quarter of `data`, but at most 256 samples; a number holds back at most that
+            many. The copies are not trained on these samples, but the weights that you pass may
+            have been.
+        seed: Determines samples, branches, directions, and the first of `seeds`.
+        checkpoint: A file for finished parts. After a kill, the same call continues from it.
+        title: Title of the tree; by default the class of the model.
 
     Returns:
-        Tree with `status`, `reason`, `seconds`, `call` and `warnings (part)` at its root, the
-        verdict with its rule, its interval and what would change it in its attributes, and a node
-        for each part that came to something:
+        Tree whose root has `status`, `reason`, `seconds`, `call` and `warnings (part)`. Its
+        attributes hold the verdict, with its rule, its interval and what would change it. There is
+        a node for each part that has a result:
 
-        - `/model`: what was understood; `loss` and `accuracy` at the given weights;
+        - `/model`: how data and loss were understood; `loss` and `accuracy` at the weights given;
         - `/response`: `loss`, `accuracy (arm, seed, step)` on held-out samples, plain and with
-          branches, their differences paired by seed with 95 % intervals for other seeds and other
-          held-out samples, the `cosine` of the gradients while training, `listening_accuracy`:
-          what a linear head can read afterwards, whether the model makes use of it or not;
-        - `/gradients` of `gradients.noise`; `/landscape` of `landscape.grid`, with `smoothness` and
-          `dilution`; `/curvature` of `landscape.curvature`, with `critical_sharpness`;
-          `/attention` of `attention.capture`, with `maps` and `sinks`; `/nudging` of
-          `nudging.measure`, or `nudging.nudge`, for three credits.
+          branches; their differences, paired by seed, with 95 % intervals that hold for other seeds
+          and other held-out samples; the `cosine` of the gradients during training; and
+          `listening_accuracy`, the accuracy of a linear head on each layer afterwards, whether the
+          model uses that information or not;
+        - `/gradients`: from `gradients.noise`;
+        - `/landscape`: from `landscape.grid`, with `smoothness` and `dilution`;
+        - `/curvature`: from `landscape.curvature`, with `critical_sharpness`;
+        - `/attention`: from `attention.capture`, with `maps` and `sinks`;
+        - `/nudging`: from `nudging.measure` or `nudging.nudge`, for three credits.
 
-        All `seconds`, and `preparation_seconds`, are those of a clock; two runs differ in them, and
-        in `forward_seconds` of `/model`. The rest follows from the numbers of samples, updates and
-        so on, which the first run with a `checkpoint` decides once.
+        `seconds`, `preparation_seconds`, and `forward_seconds` of `/model` are times, which differ
+        between two runs. Everything else is determined by the numbers of samples, updates and so
+        on. With a `checkpoint`, the first run decides these once.
 
-        Save it by `tree.to_netcdf(path, engine="h5netcdf")`.
+        Save the tree by `tree.to_netcdf(path, engine="h5netcdf")`.
 
     Raises:
-        TypeError, ValueError: If an argument does not fit, data give no samples, targets ask for no
-            loss, or the checkpoint is of another run.
+        TypeError, ValueError: If an argument does not fit, the data hold no samples, the targets do
+            not determine a loss, or the checkpoint belongs to another run.
 
     Examples:
         >>> import torch

@@ -1,6 +1,5 @@
 """The main loss of a model on a batch, to train by and to measure with."""
 
-import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,11 @@ from resonance_toolkit import (
     Batches,
     DefaultLoss,
     Loss,
+    align_predictions,
     call_loss,
     call_model,
     correct_shares,
+    count_arguments,
     count_samples,
     default_loss,
     describe_targets,
@@ -120,6 +121,13 @@ class MainLoss:
                 meaning = self.function.settle_meaning(call_model(model, inputs), targets)
         return describe_targets(meaning, inputs, targets)
 
+    def count_classes(self, model: nn.Module, batch: tuple[Any, Any]) -> int | None:
+        """Return how many classes the model tells apart; None if it is no classification."""
+        with torch.no_grad():
+            _, outputs = self._values_and_outputs(model, batch)
+        aligned = align_predictions(outputs, batch[1])
+        return None if aligned is None else aligned[0].shape[1]
+
     def _values_and_outputs(self, model: nn.Module, batch: tuple[Any, Any]) -> tuple[Tensor, Any]:
         inputs, targets = batch
         if not self.calls_model:
@@ -139,25 +147,14 @@ def choose_main_loss(loss: Loss | None, batches: Batches) -> MainLoss:
     """
     targets = [batch_targets for _, batch_targets in batches]
     if loss is None:
-        chosen = default_loss(targets)
-        return MainLoss(chosen, False, name_of(chosen), chosen.meaning, IGNORED_TARGET)
+        function = default_loss(targets)
+        return MainLoss(function, False, name_of(function), function.meaning, IGNORED_TARGET)
 
-    if _count_arguments(loss) == 3:
+    if count_arguments(loss) == 3:
         return MainLoss(loss, True, name_of(loss), "given to the loss", None)
     ignored = ignore_index_of(loss)
-    fitted = fit_class_loss(loss, targets)
-    return MainLoss(fitted, False, name_of(loss), "given to the loss", ignored)
-
-
-def _count_arguments(loss: Any) -> int | None:
-    """How many arguments a loss must have; None for a builtin that does not tell."""
-    function = loss.forward if isinstance(loss, nn.Module) else loss
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+    fitted_loss = fit_class_loss(loss, targets)
+    return MainLoss(fitted_loss, False, name_of(loss), "given to the loss", ignored)
 
 
 @contextmanager

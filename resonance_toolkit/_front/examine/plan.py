@@ -2,7 +2,7 @@
 
 Each part has a share of the seconds; what a pass costs was measured. From both follow the numbers
 of samples, points, products and updates. A plan is made once and kept in the checkpoint, so that a
-run that goes on after a kill measures what the first one would have measured.
+run that continues after a kill measures what the first one would have measured.
 """
 
 import math
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def percents(self) -> dict[str, int]:
-        """What each part is of the whole, by which progress is told."""
+        """What each part is of the whole, by which progress is shown."""
         total = sum(self.estimates.values()) or 1.0
         seconds_so_far = np.cumsum(list(self.estimates.values()))
         edges = np.rint(100 * seconds_so_far / total).astype(int)
@@ -115,9 +115,9 @@ def make_plan(subject: Subject, cost: Cost, n_layers: int, parts: Iterable[str])
         parts: Those that were asked for.
     """
     settings = subject.settings
-    wanted = list(parts)
-    total = sum(_SHARES[part] for part in wanted)
-    shares = {part: settings.budget_seconds * _SHARES[part] / total for part in wanted}
+    part_names = list(parts)
+    total = sum(_SHARES[part] for part in part_names)
+    shares = {part: settings.budget_seconds * _SHARES[part] / total for part in part_names}
     samples = subject.count(settings.samples or MOST_SAMPLES)
 
     planners = {
@@ -131,7 +131,7 @@ def make_plan(subject: Subject, cost: Cost, n_layers: int, parts: Iterable[str])
     }
     sizes: dict[str, dict[str, int]] = {}
     estimates: dict[str, float] = {}
-    for part in wanted:
+    for part in part_names:
         sizes[part], estimates[part] = planners[part](shares[part])
     return Plan(sizes, shares, estimates)
 
@@ -261,8 +261,8 @@ def _plan_curvature(seconds: float, cost: Cost, samples: int) -> tuple[dict[str,
     for spectrum in _SPECTRA:
         k, most_products, trace_probes, density_steps = spectrum
         n_products = most_products + trace_probes + density_steps
-        left = 0.8 * seconds / n_products - per_product
-        n_samples = min(samples, math.floor(left / max(per_sample, 1e-9)))
+        seconds_of_passes = 0.8 * seconds / n_products - per_product
+        n_samples = min(samples, math.floor(seconds_of_passes / max(per_sample, 1e-9)))
         if n_samples >= min(_ENOUGH_SAMPLES // 2, samples):
             break
 

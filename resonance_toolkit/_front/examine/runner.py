@@ -22,6 +22,7 @@ import xarray as xr
 from resonance_toolkit import (
     FailedLossError,
     FailedPassError,
+    NotApplicableError,
     devices_of,
     evaluating,
     preserving,
@@ -39,7 +40,6 @@ from resonance_toolkit._front.examine.training import ARMS, OutOfTimeError, auxi
 from resonance_toolkit._front.examine.tree import make_tree
 from resonance_toolkit._front.examine.work import (
     FINAL,
-    NotApplicableError,
     Outcome,
     Status,
     Work,
@@ -54,7 +54,9 @@ _PATIENCE = 1.5
 
 def run_parts(subject: Subject, store: Store, clock: Clock) -> xr.DataTree:
     """Measure every part that was asked for, and return the tree."""
-    outcomes = {part: Outcome(**seen) for part, seen in store.facts.get("outcomes", {}).items()}
+    outcomes = {
+        part: Outcome(**numbers) for part, numbers in store.facts.get("outcomes", {}).items()
+    }
     parts_before = sum(o.seconds for o in outcomes.values() if not math.isnan(o.seconds))
     preparation_before = store.facts.get("preparation_seconds", 0.0)
     clock.add(parts_before + preparation_before)
@@ -130,22 +132,26 @@ def _run_part(work: Work, earlier: Outcome | None) -> Outcome:
     begin = work.clock.spent
     status: Status = "done"
     reason = ""
-    with _keeping_warnings() as caught:
+    with _keeping_warnings() as caught_warnings:
         try:
             MEASURES[work.part](work)
         except KeyboardInterrupt:
-            status, reason = "interrupted", "stopped by the user"
+            status = "interrupted"
+            reason = "stopped by the user"
         except OutOfTimeError:
-            status, reason = "out of time", _say_what_it_takes(work)
+            status = "out of time"
+            reason = _say_what_it_takes(work)
         except Exception as error:  # whatever it is, the other parts go on
-            status, reason = _status_of(error), sentence_of(error)
+            status = _status_of(error)
+            reason = sentence_of(error)
+
         if status != "done" and work.part == "response":
             _keep_finished_seeds(work)
 
     # One line each: the same warning may come once for every batch.
     sentences = dict.fromkeys(
         " ".join(str(warning.message).split())
-        for warning in caught
+        for warning in caught_warnings
         if issubclass(warning.category, UserWarning | RuntimeWarning)
     )
     return Outcome(
@@ -174,13 +180,13 @@ def _say_what_it_takes(work: Work) -> str:
     seconds = work.plan.estimates[work.part]
     budget = max(seconds / share, 2 * work.clock.budget_seconds, work.clock.spent)
     return (
-        f"the time was over: at its smallest it takes about {_round_up(seconds)} s, beside the "
-        f"other parts; `budget={_round_up(budget)}` has room for it"
+        f"not enough time; even at its smallest it takes about {_round_up(seconds)} s on top of "
+        f"the other parts, for which `budget={_round_up(budget)}` has room"
     )
 
 
 def _round_up(seconds: float) -> int:
-    """Two digits are more than an estimate knows."""
+    # To two digits: the estimate itself may be off by half.
     n_digits = math.floor(math.log10(max(seconds, 1.0))) + 1
     unit: int = 10 ** max(n_digits - 2, 0)
     return math.ceil(seconds / unit) * unit
@@ -198,12 +204,12 @@ class _PartProgress:
         """Name the part that is at work, and give what its runs are counted by."""
         percents = self._plan.percents[part]
         n_runs = len(ARMS) * self._plan.sizes[part].get("seeds", 1)
-        told = 0
+        percents_told = 0
 
         def advance(n: int) -> None:
-            nonlocal told
-            step = min(n * percents // n_runs, percents - told)
-            told += step
+            nonlocal percents_told
+            step = min(n * percents // n_runs, percents - percents_told)
+            percents_told += step
             self._counter.update(step)
 
         self._counter.set_description(f"examine: {part}")
@@ -212,20 +218,20 @@ class _PartProgress:
             with showing_progress("off"):
                 yield advance
         finally:
-            self._counter.update(percents - told)
+            self._counter.update(percents - percents_told)
             self._counter.set_description("examine")
 
 
 @contextmanager
 def _telling_progress(plan: Plan, outcomes: Outcomes, store: Store) -> Iterator[_PartProgress]:
     percents = plan.percents
-    found = sum(percents[part] for part, o in outcomes.items() if o.status in FINAL)
+    percents_before = sum(percents[part] for part, o in outcomes.items() if o.status in FINAL)
     with reporting(
         "examine",
         unit="percent",
         total=sum(percents.values()),
-        found=found,
-        source=str(store.path) if found else "",
+        found=percents_before,
+        source=str(store.path) if percents_before else "",
     ) as counter:
         yield _PartProgress(plan, counter)
 
@@ -297,7 +303,7 @@ def _try_auxiliary_loss(subject: Subject, probe: Any) -> None:
 
 
 def _settle_plan(subject: Subject, store: Store) -> Plan:
-    """Return the plan of the run that this one goes on from, or make one."""
+    """Return the plan of the run that this one continues, or make one."""
     if "plan" in store.facts:
         return Plan(**store.facts["plan"])
 

@@ -1,4 +1,4 @@
-"""What is finished, in memory and, with a path, on disk: a run goes on from there after a kill.
+"""What is finished, in memory and, with a path, on disk: a run continues from there after a kill.
 
 The file is one Dataset of ours. Each finished piece is a netCDF file of its own inside it, as
 bytes; facts (the plan, what each part came to) are JSON. A digest covers all of it.
@@ -75,7 +75,8 @@ class Store:
     def _write(self) -> None:
         if self.path is None:
             return
-        path = self.path
+
+        # Each piece has a length of its own, and so an axis of its own.
         variables = {
             f"piece {index}": (
                 f"byte {index}",
@@ -84,23 +85,21 @@ class Store:
             )
             for index, (name, content) in enumerate(self._bytes.items())
         }
-        contents = xr.Dataset(
-            variables,
-            attrs={
-                "made_by": _MADE_BY,
-                "identity": json.dumps(self.identity, sort_keys=True),
-                "facts": json.dumps(self.facts, sort_keys=True),
-            },
-        )
-        content = to_netcdf_bytes(with_digest(contents))
-        with locking(path.parent):
-            write_atomically({path: lambda place: place.write_bytes(content)})
+        attributes = {
+            "made_by": _MADE_BY,
+            "identity": json.dumps(self.identity, sort_keys=True),
+            "facts": json.dumps(self.facts, sort_keys=True),
+        }
+
+        content = to_netcdf_bytes(with_digest(xr.Dataset(variables, attrs=attributes)))
+        with locking(self.path.parent):
+            write_atomically({self.path: lambda place: place.write_bytes(content)})
 
     def _read(self, path: Path) -> None:
         try:
             with open_netcdf(path) as contents:
                 if contents.attrs.get("made_by") != _MADE_BY:
-                    raise ValueError("is no checkpoint of `examine`")
+                    raise ValueError("is not a checkpoint of `examine`")
                 checked = check_digest(contents.load())
         except (ValueError, OSError) as error:
             reason = str(error) if str(error).startswith("is ") else f"is damaged: {error}"

@@ -2,7 +2,7 @@
 
     start_run         copy, branches, optimizer, all decided by the run's seed
     train_on_batch    one update
-    train             all updates of a run, with measurements on held-out samples in between
+    train_copy        all updates of a run, with measurements on held-out samples in between
 
 Both arms of a seed see the same batches in the same order, begin with the given weights and draw
 the same dropout.
@@ -44,6 +44,14 @@ _LEARNING_RATE = 1e-3
 _LEARNING_RATE_OF_LARGE = 1e-4
 _LARGE = 10_000_000
 
+# Into so many groups, or a few more, the held-out samples are cut for the last measurement: their
+# spread says how much of a difference is the choice of these samples. Not single samples, since a
+# loss may be the mean of a batch.
+N_GROUPS = 16
+
+# Samples at a time in the other measurements: without graphs, twice a training batch has room.
+_MEASURED_AT_ONCE = 64
+
 
 @dataclass(eq=False)
 class Run:
@@ -67,14 +75,6 @@ class Run:
     def close(self) -> None:
         """Let go of hooks."""
         self.stack.close()
-
-
-# Into so many groups, or a few more, the held-out samples are cut for the last measurement: their
-# spread says how much of a difference is the choice of these samples. Not single samples, since a
-# loss may be the mean of a batch.
-N_GROUPS = 16
-
-_MEASURED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class SplitSamples:
 
 
 class OutOfTimeError(Exception):
-    """The clock has stopped a run amid its updates."""
+    """The clock has stopped a run between its updates."""
 
 
 def default_learning_rate(n_parameters: int) -> float:
@@ -137,8 +137,8 @@ def start_run(subject: Subject, arm: Arm, seed: int, trace_every: int | None = N
     # Layers that the user keeps in eval mode stay there, unless the model as a whole is in it.
     if not model.training:
         model.train()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
+    trained_parameters = [p for p in model.parameters() if p.requires_grad]
+    if not trained_parameters:
         raise ValueError("`model`: no parameter is trained, all have requires_grad=False")
 
     with ExitStack() as stack:
@@ -150,10 +150,11 @@ def start_run(subject: Subject, arm: Arm, seed: int, trace_every: int | None = N
                 trace = stack.enter_context(gradients.Trace(model, every=trace_every))
 
         branches = [] if probe is None else list(probe.parameters())
+
         # By the model alone, so that both arms have the same.
         learning_rate = default_learning_rate(sum(p.numel() for p in model.parameters()))
         make_optimizer = subject.settings.optimizer or partial(torch.optim.AdamW, lr=learning_rate)
-        optimizer = make_optimizer([*trained, *branches])
+        optimizer = make_optimizer([*trained_parameters, *branches])
         if not hasattr(optimizer, "step") or not hasattr(optimizer, "zero_grad"):
             raise TypeError(
                 "`optimizer`: expected a callable that returns an optimizer, it returned "
@@ -187,7 +188,7 @@ def auxiliary_loss(probe: Any, targets: Any, main: Tensor) -> Tensor:
     return loss
 
 
-def train(
+def train_copy(
     subject: Subject,
     arm: Arm,
     seed: int,
@@ -200,7 +201,7 @@ def train(
     Args:
         subject: What is examined.
         arm: With branches or without.
-        seed: Decides order of batches, dropout and branches.
+        seed: Determines order of batches, dropout and branches.
         samples: To train on, and held out.
         plan: How long.
         on_update: Called before each update; may raise to stop.
@@ -236,11 +237,11 @@ def train(
                 recent_losses.clear()
                 last = _add_measurement(curves, run, samples, is_last=step == plan.steps)
 
-        recorded = None if run.trace is None else run.trace.to_dataset()
+        cosines = None if run.trace is None else run.trace.to_dataset()
         run.close()
-        listening, reason = _listen(run, samples, seed)
+        listening, reason = _fit_listening_heads(run, samples, seed)
 
-    return _as_dataset(curves, last, plan, recorded, listening, reason)
+    return _as_dataset(curves, last, plan, cosines, listening, reason)
 
 
 def draw_batches(pieces: Batches, batch_size: int, seed: int) -> Iterator[tuple[Any, Any]]:
@@ -254,10 +255,10 @@ def draw_batches(pieces: Batches, batch_size: int, seed: int) -> Iterator[tuple[
         rows_of_batches: list[tuple[int, Tensor]] = []
         for index, piece in enumerate(pieces):
             order = torch.randperm(count_samples(piece), generator=generator, device="cpu")
-            cut = list(order.split(batch_size))
-            if len(cut) > 1 and len(cut[-1]) < batch_size:
-                cut.pop()
-            rows_of_batches += [(index, rows) for rows in cut]
+            rows_of_piece = list(order.split(batch_size))
+            if len(rows_of_piece) > 1 and len(rows_of_piece[-1]) < batch_size:
+                rows_of_piece.pop()
+            rows_of_batches += [(index, rows) for rows in rows_of_piece]
 
         places = torch.randperm(len(rows_of_batches), generator=generator, device="cpu")
         for place in places.tolist():
@@ -287,10 +288,10 @@ def split_samples(pieces: Batches, n_held_out: int, seed: int) -> SplitSamples:
     train: Batches = []
     held_out: Batches = []
     for (inputs, targets), flags in zip(pieces, is_held_out.split(sizes), strict=True):
-        for chosen, part in ((held_out, flags), (train, ~flags)):
-            rows = part.nonzero()[:, 0]
+        for side, is_on_side in ((held_out, flags), (train, ~flags)):
+            rows = is_on_side.nonzero()[:, 0]
             if len(rows):
-                chosen.append((index_rows(inputs, rows), index_rows(targets, rows)))
+                side.append((index_rows(inputs, rows), index_rows(targets, rows)))
     return SplitSamples(train, held_out)
 
 
@@ -310,31 +311,33 @@ def _add_measurement(
 
     # Measuring draws nothing that training would draw.
     with evaluating(run.model), preserving_rng(devices_of(run.model)):
-        measured = run.subject.loss.measure(run.model, cut_pieces(samples.held_out, batch_size))
-    curves["loss"].append(measured.loss)
-    curves["accuracy"].append(measured.accuracy)
-    return measured
+        means = run.subject.loss.measure(run.model, cut_pieces(samples.held_out, batch_size))
+    curves["loss"].append(means.loss)
+    curves["accuracy"].append(means.accuracy)
+    return means
 
 
-def _listen(run: Run, samples: SplitSamples, seed: int) -> tuple[xr.Dataset | None, str]:
+def _fit_listening_heads(
+    run: Run, samples: SplitSamples, seed: int
+) -> tuple[xr.Dataset | None, str]:
     """Fit heads that only listen to the trained copy, and measure them on the held-out samples."""
     try:
         with run.subject.attach_branches(run.model, seed, listen_only=True) as listener:
-            fitted = listener.fit(
+            result = listener.fit(
                 cut_pieces(samples.train, _MEASURED_AT_ONCE),
                 test=cut_pieces(samples.held_out, _MEASURED_AT_ONCE),
                 samples=None,
             )
     except (ValueError, RuntimeError, TypeError) as error:
         return None, str(error).splitlines()[0]
-    return fitted, ""
+    return result, ""
 
 
 def _as_dataset(
     curves: dict[str, list[float]],
     last: Measured,
     plan: TrainingPlan,
-    recorded: xr.Dataset | None,
+    cosines: xr.Dataset | None,
     listening: xr.Dataset | None,
     listening_reason: str,
 ) -> xr.Dataset:
@@ -347,11 +350,11 @@ def _as_dataset(
         "group_samples": ("group", last.n_samples),
     }
 
-    if recorded is not None:
-        variables["cosine"] = (("trace_step", "layer"), recorded["cosine"].values)
-        variables["cosine_total"] = ("trace_step", recorded["cosine_total"].values)
-        coordinates["trace_step"] = recorded["step"].values
-        coordinates["layer"] = recorded["layer"].values
+    if cosines is not None:
+        variables["cosine"] = (("trace_step", "layer"), cosines["cosine"].values)
+        variables["cosine_total"] = ("trace_step", cosines["cosine_total"].values)
+        coordinates["trace_step"] = cosines["step"].values
+        coordinates["layer"] = cosines["layer"].values
 
     if listening is not None:
         measure = "accuracy" if listening["accuracy"].notnull().any() else "loss"

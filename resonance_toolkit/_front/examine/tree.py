@@ -33,14 +33,16 @@ def make_tree(
                     {f"{child}_reason": reason for child, reason in reasons.items()}
                 )
             else:
-                dataset = _apart_from(store.pieces[part], dataset, name.partition("/")[2])
+                dataset = _rename_differing_dims(
+                    store.pieces[part], dataset, name.partition("/")[2]
+                )
             datasets[f"/{name}"] = dataset
 
     return xr.DataTree.from_dict(datasets)
 
 
-def _apart_from(parent: xr.Dataset, child: xr.Dataset, name: str) -> xr.Dataset:
-    """Rename the dimensions of a child that are not its parent's, which a tree has in common."""
+def _rename_differing_dims(parent: xr.Dataset, child: xr.Dataset, name: str) -> xr.Dataset:
+    """Rename the dimensions of a child that differ from its parent's: a tree would share them."""
     differing = [
         dim
         for dim in child.dims
@@ -106,8 +108,8 @@ def _make_root(
 
 def _reason_of(outcome: Outcome) -> str:
     """Why a part is not done, or why something in it is missing."""
-    missing = [f"{child}: {reason}" for child, reason in outcome.child_reasons.items()]
-    return "; ".join(filter(None, [outcome.reason, *missing]))
+    missing_children = [f"{child}: {reason}" for child, reason in outcome.child_reasons.items()]
+    return "; ".join(filter(None, [outcome.reason, *missing_children]))
 
 
 def _sizes_as_made(plan: Plan, response: xr.Dataset | None) -> dict[str, dict[str, int]]:

@@ -21,10 +21,6 @@ FINAL: tuple[Status, ...] = ("done", "not applicable", "refused", "failed")
 _LONGEST_REASON = 600
 
 
-class NotApplicableError(Exception):
-    """A part that has nothing to measure in this model."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What a part came to."""
@@ -98,7 +94,7 @@ def name_of_piece(part: str, child: str) -> str:
 def sentence_of(error: BaseException) -> str:
     """One line of what went wrong."""
     text = " ".join(str(error).split()) or "it says no more"
-    if not isinstance(error, ValueError | TypeError | NotApplicableError):
+    if not isinstance(error, ValueError | TypeError):
         text = f"{type(error).__name__}: {text}"
     if len(text) > _LONGEST_REASON:
         text = f"{text[:_LONGEST_REASON]} ..."

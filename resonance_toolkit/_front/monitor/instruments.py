@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from resonance_toolkit import (
     Batches,
     Loss,
+    NotApplicableError,
     attention,
     call_model,
     landscape,
@@ -26,12 +27,6 @@ from resonance_toolkit import (
     showing_progress,
     unwrap,
 )
-
-_NO_ATTENTION = "no attention was seen"
-
-
-class NotApplicableError(Exception):
-    """An instrument has nothing to measure in this model."""
 
 
 class Instrument(Protocol):
@@ -55,13 +50,13 @@ class Gradients:
 
     def measure(self) -> xr.Dataset | None:
         """Take the row out of the trace, which is left without any."""
-        recorded: xr.Dataset = self._trace.to_dataset()
-        if not recorded.sizes["step"]:
+        rows: xr.Dataset = self._trace.to_dataset()
+        if not rows.sizes["step"]:
             return None
 
         state = self._trace.state_dict()
         self._trace.load_state_dict({**state, "rows": {}})
-        return recorded.isel(step=-1).drop_vars("step")
+        return rows.isel(step=-1).drop_vars("step")
 
 
 class Branches:
@@ -95,10 +90,8 @@ class Attention:
         with _apart_from_training(self._model, self._probe):
             try:
                 captured = attention.capture(self._model, self._data, samples=None)
-            except ValueError as error:
-                if _NO_ATTENTION in str(error):
-                    raise NotApplicableError(_NO_ATTENTION) from error
-                raise
+            except NotApplicableError as error:
+                raise NotApplicableError("no attention was seen") from error
 
         statistics = captured.drop_dims("output", errors="ignore")
         means: xr.Dataset = statistics.mean("sample", keep_attrs=True)
@@ -157,13 +150,18 @@ def _apart_from_training(model: nn.Module, probe: Any) -> Iterator[None]:
 @contextmanager
 def _keeping_from_hearing(trace: Any) -> Iterator[None]:
     """Let a trace take no pass of the body for one of the training."""
-    every, step = trace.every, trace.step
-    trace.every, trace.step = 2, 1  # a step that is not sampled
+    every = trace.every
+    step = trace.step
+
+    # With these it is at a step that is not sampled.
+    trace.every = 2
+    trace.step = 1
 
     try:
         yield
     finally:
-        trace.every, trace.step = every, step
+        trace.every = every
+        trace.step = step
 
 
 @contextmanager

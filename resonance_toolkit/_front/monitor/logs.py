@@ -142,15 +142,17 @@ def _package_of(log: Any) -> str:
 def _run_of_module(module: ModuleType, package: str) -> Any:
     """The run that a library has begun."""
     if package == "wandb":
-        run, begin = getattr(module, "run", None), "wandb.init()"
+        run = getattr(module, "run", None)
+        cure = "wandb.init()"
     elif package == "mlflow":
-        run, begin = module.active_run(), "mlflow.start_run()"
+        run = module.active_run()
+        cure = "mlflow.start_run()"
     else:
         raise TypeError(f"`log`: {_EXPECTED}, got the module {module.__name__}")
 
     if run is None:
         raise ValueError(
-            f"`log`: expected {module.__name__} with a run begun, got none; call {begin} first"
+            f"`log`: expected {module.__name__} with a run begun, got none; call {cure} first"
         )
     return run
 

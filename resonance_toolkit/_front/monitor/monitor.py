@@ -14,6 +14,7 @@ from resonance_toolkit import (
     Batches,
     LineFile,
     Loss,
+    NotApplicableError,
     check_choice,
     check_module,
     check_whole,
@@ -32,7 +33,6 @@ from resonance_toolkit._front.monitor.instruments import (
     Branches,
     Gradients,
     Instrument,
-    NotApplicableError,
     Sharpness,
 )
 from resonance_toolkit._front.monitor.logs import Log, understand_log
@@ -41,10 +41,10 @@ from resonance_toolkit._front.monitor.scalars import to_scalars
 
 Group: TypeAlias = dist.ProcessGroup | Literal["auto"] | None
 
-# What is told of a failure that is none of a measurement.
+# What the warning says of a failure that is not one of a measurement.
 _FAILURES = {
     "gradients": "the gradients could not be read",
-    "log": "`log` failed; training goes on, and the tree has all values. First",
+    "log": "`log` failed; the training continues, and the tree has all values. First",
     "path": "the file at `path` could not be written; it is tried again at the next row. First",
 }
 
@@ -52,17 +52,17 @@ _FAILURES = {
 class Monitor:
     """Watches a model while it trains: gradients, branches, attention, sharpness.
 
-    `monitor.backward(main, auxiliary)` stands where `(main + auxiliary).backward()` stood. What
-    lands in `.grad` is the same, bit for bit, and so is the whole training: nothing that the
-    monitor measures draws random numbers, or leaves anything behind in the model. At every
-    `every`-th update it measures, between the backward pass and the optimizer's step:
+    Call `monitor.backward(main, auxiliary)` instead of `(main + auxiliary).backward()`. The
+    gradients in `.grad` are the same, bit for bit, and so is the whole training: no measurement
+    draws random numbers, or leaves anything behind in the model. At every `every`-th update,
+    between the backward pass and the optimizer's step, the monitor measures
 
-    - the cosine of the main and the auxiliary gradient, and their norms, at each layer (one
-      backward pass tells, at next to no cost; see `gradients.Trace`, level "activation");
-    - with a `probe`: loss and accuracy of each branch on the batch at hand;
+    - the cosine of the main and the auxiliary gradient, and their norms, at each layer (at next to
+      no cost; see `gradients.Trace`, level "activation");
+    - with a `probe`: loss and accuracy of each branch on the current batch;
     - with `data`, if the model has attention: the statistics of `attention.capture` on fixed
       samples, in eval mode;
-    - if asked for by `sharpness_every`: `landscape.critical_sharpness` on the fixed samples.
+    - with `sharpness_every`: `landscape.critical_sharpness` on the fixed samples.
 
     A plain loop:
 
@@ -74,55 +74,56 @@ class Monitor:
             optimizer.step()
             optimizer.zero_grad()
 
-    Where a framework calls `backward`, a monitor goes wherever a `gradients.Trace` goes:
+    If a framework calls `backward`, use a monitor wherever you would use a `gradients.Trace`:
     `ProbeCallback(probe, join=monitor.join)` with `gradients.transformers.TraceCallback(monitor)`
     in transformers' Trainer, `gradients.lightning.TraceCallback(monitor)` in Lightning, and
     `gradients.accelerate.backward(accelerator, monitor, main, auxiliary)` with Accelerate.
 
-    What fails stops no training. If a log raises, or a measurement does, a warning says so once;
-    the tree says why (`log_reason`, `attention_reason`, ...), and the next time is tried all the
-    same. Only what fails at the first sampled update of `backward`, as losses that cannot be told
-    apart, is raised: that is a mistake in the call.
+    Failures do not stop the training. If the logger or a measurement raises an error, a warning
+    says so once, the tree says why (`log_reason`, `attention_reason`, ...), and the monitor tries
+    again the next time. Only an error at the first sampled update of `backward`, such as losses
+    whose gradients cannot be separated, is raised, because then the call is wrong.
 
     Args:
         model: Any module, wrapped (compiled, `DistributedDataParallel`, `fully_shard`) or not.
-        probe: What `probes.attach` or `probes.attach_exits` gave, attached to the model.
-        every: Measure every so many optimizer updates. At the default the cost is below 2 % of
-            training, unless an update takes less than some 8 milliseconds: a row takes 15 of them
-            and, with attention, a forward pass of the fixed samples that costs more than usual.
-        log: A `SummaryWriter`, a run of W&B or of MLflow (or one of these two modules, with a run
-            begun), or a callable `(values, step)`, such as `accelerator.log`. Names of values are
-            "resonance/gradients/cosine/blocks.2" and the like; what is undefined or infinite is
-            left out.
+        probe: What `probes.attach` or `probes.attach_exits` returned, attached to the model.
+        every: Measure every so many optimizer updates. With the default, the cost is below 2 % of
+            training, unless an update takes less than about 8 ms: a row takes 15 ms and, with
+            attention, a forward pass of the fixed samples that costs more than usual.
+        log: A `SummaryWriter`, a run of W&B or of MLflow (or one of these two modules, once a run
+            has begun), or a callable `(values, step)`, such as `accelerator.log`. Values have names
+            such as "resonance/gradients/cosine/blocks.2"; undefined and infinite values are left
+            out.
         data: Samples for attention and sharpness, the same at every step: `(inputs, targets)`, a
-            mapping, or a source of these; see `resonance.take`. Targets are for sharpness only.
-        samples: How many of `data` to draw, if there are so many; None takes all.
-        seed: Decides which.
+            mapping, or a source of these; see `resonance.take`. Only sharpness needs targets.
+        samples: How many samples of `data` to draw, at most; None takes all.
+        seed: Determines which samples are drawn.
         layers: Names or patterns of the layers at which gradients are compared; by default those
-            of the probe, or else the model's repeated blocks. None at the parameter level, where
-            all are.
-        level: Gradients with respect to "activation" or "parameter". The latter costs up to
-            another backward pass at each sampled update, and works in compiled models too.
+            of the probe, or else the model's repeated blocks. At the parameter level, leave it out:
+            all layers are compared.
+        level: Gradients with respect to "activation" or "parameter". The latter costs up to one
+            more backward pass at each sampled update, and also works in compiled models.
         objectives: Names of the losses, in the order of `backward`; see `gradients.Trace`.
-        sharpness_every: Measure sharpness every so many updates: a dozen forward passes and two
-            backward passes of the fixed samples. Of the main loss, and with a probe of the
-            branches' loss along the main update and the other way round (not with an adaptive
-            strength).
-        loss: The main loss, for sharpness: `(outputs, targets)`, or `(model, inputs, targets)`. By
-            default what the targets ask for.
-        scaler: A `torch.amp.GradScaler`: `backward` scales by it.
+        sharpness_every: Measure sharpness every so many updates, at the cost of a dozen forward
+            passes and two backward passes of the fixed samples. It is measured for the main loss;
+            with a probe, also for the branches' loss along the main update, and for the main loss
+            along the branches' update (not with an adaptive strength).
+        loss: The main loss, for sharpness: a function of `(outputs, targets)` or `(model, inputs,
+            targets)`. By default, the targets decide.
+        scaler: A `torch.amp.GradScaler` that `backward` scales by.
         group: Processes to average gradients over; see `gradients.Trace`.
-        path: A new file, to which each row is written as soon as it is measured, so that nothing
-            is lost if the process is killed; `read_monitor` reads it.
-        name: Comes before the name of each value that is logged, and is that of the monitor's file
-            in a checkpoint of a framework's.
+        path: A new file. Each row is written to it as soon as it is measured, so that nothing is
+            lost if the process is killed; `read_monitor` reads it.
+        name: First part of the name of each logged value, and name of the monitor's file in a
+            framework's checkpoint.
 
-    Of several processes all measure, and the first logs and writes. Its branches are measured on
-    its own share of the batch; gradients are those of the whole.
+    If there are several processes, all of them measure, and the first one logs and writes.
+    Gradients are those of the whole batch; branches are measured on the first process's share of
+    it.
 
     Attributes:
-        step: Optimizer updates made so far; set it when training resumes without `state_dict`.
-        latest: What was logged last, by name, and its `step`; empty before the first row.
+        step: Optimizer updates made so far; set it if training resumes without `state_dict`.
+        latest: The values logged last, by name, and their `step`; empty before the first row.
 
     Raises:
         TypeError, ValueError: If an argument does not fit.
@@ -253,14 +254,15 @@ class Monitor:
         """Backpropagate the sum of the losses, and measure on the steps that are sampled.
 
         Args:
-            losses: Scalars of one forward pass: the main loss, then the auxiliary ones. One loss
-                alone will do: its gradient norms are recorded.
+            losses: Scalars of one forward pass: the main loss, then the auxiliary ones. With one
+                loss alone, its gradient norms are recorded.
             update: Whether an optimizer update follows. With gradient accumulation, pass False for
                 all micro-batches but the last.
 
         Raises:
-            ValueError: If the losses are not scalars, not as many as before, or do not depend on
-                the model; at the first sampled update also if their gradients cannot be told apart.
+            ValueError: If the losses are not scalars, are not as many as before, or do not depend
+                on the model; at the first sampled update, also if their gradients cannot be
+                separated.
         """
         step = self.step
         try:
@@ -270,52 +272,52 @@ class Monitor:
             # others, in a layer that did not run, say: it is trained on all the same.
             if not self._record.has_rows("gradients"):
                 raise
-            self._tell("gradients", step, error)
+            self._report_failure("gradients", step, error)
             self._backward_unread(losses)
             if update:
                 self._trace.advance()
 
         if update:
-            self._look(step)
+            self._measure_what_is_due(step)
 
     def join(self, *losses: Tensor) -> Tensor:
-        """Give the sum of the losses, for a framework that calls `backward` itself.
+        """Return the sum of the losses, for a framework that calls `backward` itself.
 
-        Gradients are read inside that call. Once per optimizer update, after its last backward
-        pass, `advance` must follow; the callbacks do that.
+        Gradients are read during that call. Call `advance` once per optimizer update, after its
+        last backward pass; the callbacks do that for you.
 
         Args:
             losses: Scalars of one forward pass: the main loss, then the auxiliary ones.
 
         Raises:
-            ValueError: If the losses are not scalars, not as many as before, or constants.
+            ValueError: If the losses are not scalars, are not as many as before, or are constants.
         """
         total: Tensor = self._trace.join(*losses)
         return total
 
     def advance(self) -> None:
-        """Measure, on the steps that are sampled: all backward passes of an update are made."""
+        """Measure if this step is sampled; call it after the last backward pass of an update."""
         step = self.step
         self._trace.advance()
-        self._look(step)
+        self._measure_what_is_due(step)
 
     def tree(self) -> xr.DataTree:
         """Return what was measured so far.
 
         Returns:
-            Tree with a node for each part of which there is a row, each over `step`:
+            Tree with a node for each part that has a row. Each node has a dimension `step`:
 
-            - `/gradients`: as of `gradients.Trace.to_dataset`;
-            - `/branches`: `loss`, `accuracy (step, layer, branch)`, `alpha (step, layer)`, as of
-              `probes.Probe.measure`; of exits `loss`, `weight (step, layer)`;
+            - `/gradients`: as in `gradients.Trace.to_dataset`;
+            - `/branches`: `loss`, `accuracy (step, layer, branch)`, `alpha (step, layer)`, as in
+              `probes.Probe.measure`; for exits, `loss`, `weight (step, layer)`;
             - `/attention`: the statistics of `attention.capture (step, layer, head)`, means over
               the fixed samples;
-            - `/sharpness`: `critical_sharpness (step, objective, other_objective)` and what goes
-              with it, as of `landscape.critical_sharpness`.
+            - `/sharpness`: `critical_sharpness (step, objective, other_objective)` and the other
+              variables of `landscape.critical_sharpness`.
 
-            Attributes such as `attention_reason` say why there is no row of a part, or not every
-            one: what was raised first, and at which step. Save it by `tree.to_netcdf(path,
-            engine="h5netcdf")`; `resonance.page(tree, path)` draws it.
+            If rows of a part are missing, an attribute such as `attention_reason` gives the first
+            error and its step. Save the tree by `tree.to_netcdf(path, engine="h5netcdf")`;
+            `resonance.page(tree, path)` draws it.
         """
         return self._record.to_tree(self._attributes)
 
@@ -327,16 +329,16 @@ class Monitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the record is that of an uninterrupted training then.
+        """Continue from a state, so that the record is that of an uninterrupted training.
 
-        The file at `path`, if there is one, is written anew, with the rows of the state: what it
-        holds of later updates, which are trained again now, goes.
+        The file at `path`, if there is one, is rewritten with the rows of the state. Rows of later
+        updates, which will be trained again, are removed.
 
         Args:
-            state: Of `state_dict`, of a monitor of the same layers and losses.
+            state: What `state_dict` returned, for a monitor with the same layers and losses.
 
         Raises:
-            ValueError: If it is the state of another monitor.
+            ValueError: If the state is that of another monitor.
         """
         record = Record()
         try:
@@ -361,7 +363,7 @@ class Monitor:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _look(self, step: int) -> None:
+    def _measure_what_is_due(self, step: int) -> None:
         """Measure, keep and log whatever is due at a step."""
         values: dict[str, float] = {}
         for instrument in list(self._instruments):
@@ -369,7 +371,7 @@ class Monitor:
                 continue
             row = self._measure(instrument, step)
             if row is not None:
-                self._write(self._record.add(instrument.part, step, row))
+                self._write_lines(self._record.add(instrument.part, step, row))
                 values |= to_scalars(instrument.part, row)
 
         if values:
@@ -381,9 +383,9 @@ class Monitor:
             return instrument.measure()
         except NotApplicableError as error:
             self._instruments.remove(instrument)
-            self._write(self._record.add_reason(instrument.part, str(error)))
+            self._write_lines(self._record.add_reason(instrument.part, str(error)))
         except Exception as error:  # whatever a measurement says, the training goes on
-            self._tell(instrument.part, step, error)
+            self._report_failure(instrument.part, step, error)
         return None
 
     def _backward_unread(self, losses: Sequence[Tensor]) -> None:
@@ -396,9 +398,9 @@ class Monitor:
         try:
             self._log(values, step)
         except Exception as error:  # a server that is away is no reason to stop a training
-            self._tell("log", step, error)
+            self._report_failure("log", step, error)
 
-    def _write(self, lines: Sequence[str]) -> None:
+    def _write_lines(self, lines: Sequence[str]) -> None:
         if self._file is None or not lines:
             return
         try:
@@ -409,9 +411,9 @@ class Monitor:
             self._is_file_behind = False
         except OSError as error:
             self._is_file_behind = True
-            self._tell("path", self.step, error)
+            self._report_failure("path", self.step, error)
 
-    def _tell(self, part: str, step: int, error: Exception) -> None:
+    def _report_failure(self, part: str, step: int, error: Exception) -> None:
         """Warn of a failure, and keep it: the first of each part."""
         if part in self._record.reasons:
             return
@@ -419,14 +421,15 @@ class Monitor:
         reason = f"step {step}: {type(error).__name__}: {first_line}"
         lines = self._record.add_reason(part, reason)
         if part != "path":
-            self._write(lines)
+            self._write_lines(lines)
         warn_user(f"Monitor: {_FAILURES.get(part, f'{part} could not be measured')} at {reason}")
 
 
 def _check_probe(probe: Any) -> None:
     if probe is not None and not isinstance(probe, probes.Probe | probes.Exits):
         raise TypeError(
-            f"`probe`: expected what probes.attach or attach_exits gave, got {type(probe).__name__}"
+            "`probe`: expected what probes.attach or attach_exits returned, got "
+            f"{type(probe).__name__}"
         )
 
 

@@ -6,16 +6,16 @@ from resonance_toolkit._front.monitor.record import Record
 
 
 def read_monitor(path: str | Path) -> xr.DataTree:
-    """Read what `Monitor(model, path=...)` has written so far: after a crash, or meanwhile.
+    """Read what `Monitor(model, path=...)` has written, after a crash or while the training runs.
 
     Args:
         path: The file.
 
     Returns:
-        What `Monitor.tree` returned when the latest row was written.
+        What `Monitor.tree` would have returned when the latest row was written.
 
     Raises:
-        ValueError: If the file is not of a monitor, or damaged.
+        ValueError: If the file was not written by a monitor, or is damaged.
 
     Examples:
         >>> import tempfile
@@ -30,7 +30,7 @@ def read_monitor(path: str | Path) -> xr.DataTree:
         >>> tree["gradients"]["cosine_total"].item(), tree.identical(monitor.tree())
         (-1.0, True)
     """
-    # A line without an end is torn; a file without a whole line is no record.
+    # A line without an end is torn; a file without a whole line is not a record.
     lines = Path(path).read_bytes().split(b"\n")[:-1]
     record = Record()
     try:

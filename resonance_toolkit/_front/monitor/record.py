@@ -116,7 +116,9 @@ class Record:
         reasons = {f"{part}_reason": reason for part, reason in self._reasons.items()}
         datasets = {"/": xr.Dataset(attrs={**attributes, **reasons})}
         for part, all_series in self._series.items():
-            datasets[f"/{part}"] = _join([_to_dataset(part, series) for series in all_series])
+            datasets[f"/{part}"] = _concatenate(
+                [_to_dataset(part, series) for series in all_series]
+            )
         return xr.DataTree.from_dict(datasets)
 
     def _has_layout(self, part: str, layout: dict[str, Any]) -> bool:
@@ -149,26 +151,26 @@ class Record:
 
 
 def _layout_of(row: xr.Dataset) -> dict[str, Any]:
-    return {
-        "coords": {
-            str(name): {
-                "dims": list(coordinate.dims),
-                "dtype": coordinate.dtype.str,
-                "values": coordinate.values.tolist(),
-                "attributes": _plain(coordinate.attrs),
-            }
-            for name, coordinate in row.coords.items()
-            if name != "step"
-        },
-        "variables": {
-            str(name): {"dims": list(variable.dims), "attributes": _plain(variable.attrs)}
-            for name, variable in row.data_vars.items()
-        },
-        "attributes": _plain(row.attrs),
+    coordinates = {
+        str(name): {
+            "dims": list(coordinate.dims),
+            "dtype": coordinate.dtype.str,
+            "values": coordinate.values.tolist(),
+            "attributes": _plain_attributes(coordinate.attrs),
+        }
+        for name, coordinate in row.coords.items()
+        if name != "step"
     }
 
+    variables = {
+        str(name): {"dims": list(variable.dims), "attributes": _plain_attributes(variable.attrs)}
+        for name, variable in row.data_vars.items()
+    }
+    attributes = _plain_attributes(row.attrs)
+    return {"coords": coordinates, "variables": variables, "attributes": attributes}
 
-def _plain(attributes: Mapping[Any, Any]) -> Attributes:
+
+def _plain_attributes(attributes: Mapping[Any, Any]) -> Attributes:
     return {
         str(name): value.item() if isinstance(value, np.generic) else value
         for name, value in attributes.items()
@@ -204,7 +206,7 @@ def _to_dataset(part: str, series: Series) -> xr.Dataset:
     return xr.Dataset(variables, coords, attributes)
 
 
-def _join(datasets: list[xr.Dataset]) -> xr.Dataset:
+def _concatenate(datasets: list[xr.Dataset]) -> xr.Dataset:
     """Put series one after another; what one of them lacks is NaN there."""
     if len(datasets) == 1:
         return datasets[0]

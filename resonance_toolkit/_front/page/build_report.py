@@ -9,9 +9,15 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from resonance_toolkit._front.page.about import INTRODUCTION, WORDS, write_setup
 from resonance_toolkit._front.page.drawings.choose import draw_all
 from resonance_toolkit._front.page.layer_table import make_layer_table
-from resonance_toolkit._front.page.numbers import as_number, value_of, write_number
+from resonance_toolkit._front.page.numbers import (
+    as_number,
+    value_of,
+    write_number,
+    write_seconds,
+)
 from resonance_toolkit._front.page.sections import (
     anything,
     attention,
@@ -43,15 +49,27 @@ _PARTS: dict[str, tuple[str, str, Callable[[xr.DataTree], Findings]]] = {
         "Does training with branches end up better than without?",
         response.describe,
     ),
-    "gradients": ("Gradients", "Do both losses ask for the same step?", gradients.describe),
+    "gradients": (
+        "Gradients",
+        "Do both losses ask for the same step, at the given weights?",
+        gradients.describe,
+    ),
     "landscape": (
         "Landscape",
         "What does the loss look like around the weights?",
         landscape.describe,
     ),
-    "curvature": ("Curvature", "How sharp is the loss, in any direction?", curvature.describe),
+    "curvature": (
+        "Curvature",
+        "How sharply does the loss curve, over all directions?",
+        curvature.describe,
+    ),
     "attention": ("Attention", "Where does the model look?", attention.describe),
-    "nudging": ("Nudging", "Is the branches' signal of use to each block?", nudging.describe),
+    "nudging": (
+        "Nudging",
+        "Would the branches' signal by itself help each block?",
+        nudging.describe,
+    ),
 }
 
 # What a description raises where a result lacks something that its verb always gives.
@@ -62,14 +80,15 @@ _FACTS = {
     "n_parameters": "parameters",
     "layers": "branches at",
     "n": "branches at each",
-    "alpha": "strength alpha",
-    "loss": "loss",
+    "alpha": "strength (alpha)",
+    "loss": "main loss",
     "targets": "targets",
     "n_samples": "samples",
     "steps": "updates",
     "seeds": "seeds",
     "budget": "budget",
     "seed": "first seed",
+    "command": "command",
 }
 
 
@@ -82,15 +101,17 @@ def report_examined(tree: xr.DataTree, title: str | None) -> Report:
     """Make the report of one examination."""
     return Report(
         title=title or _title_of(tree),
-        subtitle="How this architecture responds to auxiliary branches",
+        subtitle="How does this architecture respond to auxiliary branches?",
+        introduction=INTRODUCTION,
         verdict=read_verdict(tree.attrs),
-        facts=_facts_of(tree.attrs),
+        facts=_facts_of_tree(tree),
+        words=WORDS,
         parts=_part_rows(tree),
         total_seconds=_total_seconds(tree),
         preparation_seconds=_preparation_seconds(tree),
         layers=make_layer_table(tree),
         sections=[_section_of_part(tree, part) for part in _parts_of(tree)],
-        footer=_footer(tree.attrs),
+        footer=_write_footer(tree.attrs),
     )
 
 
@@ -113,10 +134,12 @@ def report_runs(runs: Mapping[str, xr.DataTree], title: str | None) -> Report:
     return Report(
         title=title or "Runs side by side",
         subtitle=f"{len(runs)} runs: {', '.join(runs)}",
+        introduction=INTRODUCTION,
+        words=WORDS,
         runs=[Run(name, read_verdict(tree.attrs)) for name, tree in runs.items()],
-        comparison=_compare(runs),
+        comparison=_compare_runs(runs),
         sections=[_section_of_runs(runs, part) for part in parts],
-        footer=_footer(next(iter(runs.values())).attrs),
+        footer=_write_footer(next(iter(runs.values())).attrs),
     )
 
 
@@ -124,25 +147,28 @@ def report_results(
     results: Mapping[str, xr.Dataset],
     title: str | None,
     *,
-    whole: Mapping[Any, Any] | None = None,
+    tree_attributes: Mapping[Any, Any] | None = None,
 ) -> Report:
     """Make the report of results of any verbs, a section each.
 
-    `whole`: the attributes of the tree that they are the nodes of, if it says what made it.
+    `tree_attributes`: of the tree that they are the nodes of, if it says what made it.
     """
     sections = [
         _section_of_result(f"result-{i}", name, result)
         for i, (name, result) in enumerate(results.items())
     ]
     first = next(iter(results.values()))
-    about: Mapping[Any, Any] = first.attrs if len(results) == 1 else {}
-    if whole and "made_by" in whole:
-        about = whole
+
+    # What holds for all of the page: of a tree its own attributes, of a single result that one's.
+    attributes: Mapping[Any, Any] = first.attrs if len(results) == 1 else {}
+    if tree_attributes and "made_by" in tree_attributes:
+        attributes = tree_attributes
+
     return Report(
-        title=title or str(about.get("made_by", "A result" if about else "Results")),
-        facts=[*_facts_of(about), *_reasons_of(about)],
+        title=title or str(attributes.get("made_by", "A result" if attributes else "Results")),
+        facts=[*_facts_of(attributes), *_reasons_of(attributes)],
         sections=sections,
-        footer=_footer(first.attrs),
+        footer=_write_footer(first.attrs),
     )
 
 
@@ -159,11 +185,11 @@ def read_verdict(attributes: Mapping[Any, Any]) -> Verdict | None:
         measure=str(attributes.get("verdict_measure", "")),
         low=low,
         high=high,
-        scale=_scale(low, high),
+        scale=_place_on_bar(low, high),
     )
 
 
-def _scale(low: float, high: float) -> tuple[float, float, float] | None:
+def _place_on_bar(low: float, high: float) -> tuple[float, float, float] | None:
     """Place an interval and zero on a bar, in percent, symmetric about zero."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return None
@@ -189,6 +215,24 @@ def _facts_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
     return facts
 
 
+def _facts_of_tree(tree: xr.DataTree) -> list[tuple[str, str]]:
+    """As of any result, but without the size of an experiment that was not made."""
+    attributes = dict(tree.attrs)
+    if "response" not in tree.children:
+        attributes |= {"steps": None, "seeds": None}
+
+    if "command" in attributes:
+        attributes["command"] = f"python -m resonance {attributes['command']}"
+
+    budget = attributes.get("budget")
+    seconds = as_number(attributes.get("budget_seconds"))
+    if budget is not None and not math.isnan(seconds):
+        is_word = str(budget).isalpha()
+        attributes["budget"] = write_seconds(seconds) + (f" ({budget!r})" if is_word else "")
+
+    return _facts_of(attributes)
+
+
 def _reasons_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
     """Say what a monitor could not measure or log, and why."""
     if attributes.get("made_by") != "resonance.Monitor":
@@ -202,14 +246,14 @@ def _reasons_of(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
 
 
 def _part_rows(tree: xr.DataTree) -> list[PartRow]:
-    seconds = {part: _scalar(tree, "seconds", part) for part in _parts_of(tree)}
+    seconds = {part: _number_of_part(tree, "seconds", part) for part in _parts_of(tree)}
     longest = max((value for value in seconds.values() if value > 0), default=1.0)
     return [
         PartRow(
             key=part,
             title=_title_of_part(part),
-            status=_word(tree, "status", part),
-            reason=_word(tree, "reason", part),
+            status=_word_of_part(tree, "status", part),
+            reason=_word_of_part(tree, "reason", part),
             seconds=seconds[part],
             share=0.0 if math.isnan(seconds[part]) else seconds[part] / longest,
         )
@@ -219,21 +263,22 @@ def _part_rows(tree: xr.DataTree) -> list[PartRow]:
 
 def _section_of_part(tree: xr.DataTree, part: str) -> Section:
     title, question, _ = _PARTS.get(part, (part.capitalize(), "", None))
-    findings = _describe(tree, part)
+    findings = _describe_part(tree, part)
     node = tree.children.get(part)
     return Section(
         key=part,
         title=title,
         question=question,
         lead=findings.lead,
-        status=_word(tree, "status", part),
-        reason=_word(tree, "reason", part),
-        pictures=_draw(findings, part),
+        status=_word_of_part(tree, "status", part),
+        reason=_word_of_part(tree, "reason", part),
+        pictures=_draw_results(findings, part),
         surface=read_surface(findings.surface),
         numbers=findings.numbers,
         meanings=findings.meanings,
-        call=_word(tree, "call", part),
-        attributes=[] if node is None else _attributes(node.attrs),
+        setup=write_setup(_word_of_part(tree, "call", part), tree.attrs),
+        call=_word_of_part(tree, "call", part),
+        attributes=[] if node is None else _list_attributes(node.attrs),
     )
 
 
@@ -241,16 +286,20 @@ def _section_of_runs(runs: Mapping[str, xr.DataTree], part: str) -> Section:
     title, question, _ = _PARTS.get(part, (part.capitalize(), "", None))
     pictures: list[Picture] = []
     meanings: list[str] = []
+
     for number, (name, tree) in enumerate(runs.items()):
-        findings = _describe(tree, part)
-        drawn = _draw(findings, f"{part}-{number}", heading=name)
-        pictures += drawn[:1]
+        findings = _describe_part(tree, part)
+
+        # One picture of each run fits side by side; what it means is the same for all of them.
+        pictures_of_run = _draw_results(findings, f"{part}-{number}", heading=name)
+        pictures += pictures_of_run[:1]
         meanings = meanings or list(findings.meanings)
-        if not drawn and part in _parts_of(tree):
-            status = _word(tree, "status", part)
-            reason = _word(tree, "reason", part)
-            if status != "done":
-                meanings = [*meanings, f"{name}: {status}. {reason}"]
+
+        # A run without a picture says why.
+        status = _word_of_part(tree, "status", part) if part in _parts_of(tree) else "done"
+        if not pictures_of_run and status != "done":
+            meanings = [*meanings, f"{name}: {status}. {_word_of_part(tree, 'reason', part)}"]
+
     first = next(tree for tree in runs.values() if part in _parts_of(tree))
     return Section(
         key=part,
@@ -258,7 +307,8 @@ def _section_of_runs(runs: Mapping[str, xr.DataTree], part: str) -> Section:
         question=question,
         pictures=pictures,
         meanings=meanings,
-        call=_word(first, "call", part),
+        setup=write_setup(_word_of_part(first, "call", part), first.attrs),
+        call=_word_of_part(first, "call", part),
     )
 
 
@@ -269,14 +319,14 @@ def _section_of_result(key: str, name: str, result: xr.Dataset) -> Section:
         key=key,
         title=name,
         question=f"Made by {verb}" if verb and verb != name else "",
-        pictures=_draw(findings, key),
+        pictures=_draw_results(findings, key),
         surface=read_surface(findings.surface),
         numbers=findings.numbers,
-        attributes=_attributes(result.attrs),
+        attributes=_list_attributes(result.attrs),
     )
 
 
-def _describe(tree: xr.DataTree, part: str) -> Findings:
+def _describe_part(tree: xr.DataTree, part: str) -> Findings:
     if part not in tree.children:
         return Findings()
     node = tree.children[part]
@@ -288,9 +338,9 @@ def _describe(tree: xr.DataTree, part: str) -> Findings:
     return anything.describe(result_of(node))
 
 
-def _draw(findings: Findings, key: str, *, heading: str = "") -> list[Picture]:
+def _draw_results(findings: Findings, key: str, *, heading: str = "") -> list[Picture]:
     pictures: list[Picture] = []
-    for result in findings.drawn:
+    for result in findings.results:
         for caption, figure in draw_all(result):
             svg = to_svg(figure, name=f"{key}-{len(pictures)}", label=caption)
             pictures.append(Picture(svg, caption, heading))
@@ -318,54 +368,56 @@ def read_surface(surface: xr.Dataset | None) -> dict[str, object] | None:
     }
 
 
-def _compare(runs: Mapping[str, xr.DataTree]) -> Table:
+def _compare_runs(runs: Mapping[str, xr.DataTree]) -> Table:
     """One row for each run, with the numbers that parts lead with."""
     columns: list[tuple[Column, Callable[[xr.DataTree], float]]] = [
         (Column("parameters"), lambda tree: as_number(tree.attrs.get("n_parameters"))),
-        (Column("accuracy"), lambda tree: _number(tree, "model", "accuracy")),
-        (Column("loss"), lambda tree: _number(tree, "model", "loss")),
+        (Column("accuracy"), lambda tree: _number_of_node(tree, "model", "accuracy")),
+        (Column("loss"), lambda tree: _number_of_node(tree, "model", "loss")),
         (
             Column("accuracy, difference", "branches minus plain, mean over seeds"),
-            lambda tree: _number(tree, "response", "accuracy_difference"),
+            lambda tree: _number_of_node(tree, "response", "accuracy_difference"),
         ),
         (
             Column("loss, difference", "branches minus plain; below 0 the branches help"),
-            lambda tree: _number(tree, "response", "loss_difference"),
+            lambda tree: _number_of_node(tree, "response", "loss_difference"),
         ),
         (
             Column("cosine, training", "of both gradients; 0 if they are unrelated"),
-            lambda tree: _number(tree, "response", "cosine_total"),
+            lambda tree: _number_of_node(tree, "response", "cosine_total"),
         ),
         (
             Column("cosine, now", "the same at the given weights"),
-            lambda tree: _number(tree, "gradients", "cosine_total"),
+            lambda tree: _number_of_node(tree, "gradients", "cosine_total"),
         ),
         (
             Column("convex share", "of the plane around the weights; 1 for a bowl"),
-            lambda tree: _number(tree, "landscape/smoothness", "convex_share"),
+            lambda tree: _number_of_node(tree, "landscape/smoothness", "convex_share"),
         ),
         (
             Column("largest eigenvalue", "of the Hessian"),
-            lambda tree: _number(tree, "curvature", "largest", "max"),
+            lambda tree: _number_of_node(tree, "curvature", "largest", "max"),
         ),
         (
             Column("attention entropy", "relative to uniform attention, which has 1"),
-            lambda tree: _number(tree, "attention", "normalised_entropy"),
+            lambda tree: _number_of_node(tree, "attention", "normalised_entropy"),
         ),
     ]
-    numbers = [[read(tree) for _, read in columns] for tree in runs.values()]
-    kept = [i for i in range(len(columns)) if any(not math.isnan(row[i]) for row in numbers)]
+    numbers = [[read_cell(tree) for _, read_cell in columns] for tree in runs.values()]
+
+    # A column that is empty for all runs tells nothing.
+    places = [i for i in range(len(columns)) if any(not math.isnan(row[i]) for row in numbers)]
 
     header = [Column("run", is_text=True), Column("verdict", is_text=True)]
-    header += [columns[i][0] for i in kept]
+    header += [columns[i][0] for i in places]
     rows: list[list[str | float]] = [
-        [name, str(tree.attrs.get("verdict", "")), *(row[i] for i in kept)]
+        [name, str(tree.attrs.get("verdict", "")), *(row[i] for i in places)]
         for (name, tree), row in zip(runs.items(), numbers, strict=True)
     ]
     return Table(header, rows)
 
 
-def _number(tree: xr.DataTree, path: str, name: str, reduce: str = "mean") -> float:
+def _number_of_node(tree: xr.DataTree, path: str, name: str, reduce: str = "mean") -> float:
     try:
         node = tree[path]
     except KeyError:
@@ -377,21 +429,21 @@ def _title_of_part(part: str) -> str:
     return _PARTS[part][0] if part in _PARTS else part.capitalize()
 
 
-def _word(tree: xr.DataTree, name: str, part: str) -> str:
+def _word_of_part(tree: xr.DataTree, name: str, part: str) -> str:
     if name not in tree.dataset:
         return ""
     return str(tree.dataset[name].sel(part=part).item())
 
 
-def _scalar(tree: xr.DataTree, name: str, part: str) -> float:
+def _number_of_part(tree: xr.DataTree, name: str, part: str) -> float:
     return float(tree.dataset[name].sel(part=part)) if name in tree.dataset else math.nan
 
 
-def _attributes(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
+def _list_attributes(attributes: Mapping[Any, Any]) -> list[tuple[str, str]]:
     return [(str(key), str(value)) for key, value in attributes.items()]
 
 
-def _footer(attributes: Mapping[Any, Any]) -> list[str]:
+def _write_footer(attributes: Mapping[Any, Any]) -> list[str]:
     versions = [
         f"{label} {attributes[key]}"
         for key, label in (("toolkit_version", "resonance-toolkit"), ("torch_version", "torch"))

@@ -23,7 +23,7 @@ def draw(dataset: xr.Dataset) -> Figure | None:
         A figure, to save by `savefig`; None if the result has nothing to draw.
 
     Raises:
-        TypeError: If it is no Dataset.
+        TypeError: If it is not a Dataset.
 
     Examples:
         >>> norms = {"gradient_norm": ("layer", [1.0, 2.0])}

@@ -30,7 +30,7 @@ def page_style() -> Iterator[None]:
     """Run the body with the letters and colours of the page."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_settings()):
+    with mpl.rc_context(_style_settings()):
         yield
 
 
@@ -41,7 +41,7 @@ def new_figure(width: float = WIDTH, height: float = 3.4) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _settings() -> Any:
+def _style_settings() -> Any:
     from cycler import cycler
 
     return {

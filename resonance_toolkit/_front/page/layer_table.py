@@ -86,12 +86,16 @@ def _response_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column
     if "cosine" in result:
         other_dims = [dim for dim in result["cosine"].dims if dim != "layer"]
         cosines = _average_inside(result["cosine"].mean(other_dims), points)
-        note = "mean over seeds, updates and the layers inside; 0 for unrelated gradients"
+        note = (
+            "of both gradients, mean over seeds, updates and the layers inside; 0 if they are "
+            "unrelated"
+        )
         columns.append((Column("cosine, training", note), cosines))
 
-    for name, title in (("listening_accuracy", "reads"), ("listening_loss", "listening loss")):
+    for name, title in (("listening_accuracy", "readable"), ("listening_loss", "listening loss")):
         if name in result and bool(result[name].notnull().any()):
-            note = "of a linear head that only listens, after training; mean over seeds"
+            what = "loss" if name.endswith("loss") else "accuracy"
+            note = f"held-out {what} of a listening head after training, mean over seeds"
             for arm in map(str, result["arm"].values):
                 values = result[name].sel(arm=arm).mean("seed")
                 named = dict(zip(map(str, values["point"].values), values.values, strict=True))
@@ -122,7 +126,7 @@ def _gradient_columns(tree: xr.DataTree, points: list[str]) -> list[tuple[Column
         other_dims = [dim for dim in result["cosine"].dims if dim != "layer"]
         values = _average_inside(result["cosine"].mean(other_dims), points)
 
-    note = "of both gradients at the given weights, over all that is inside"
+    note = "of both gradients at the given weights, over all parameters inside"
     return [(Column("cosine, now", note), values)]
 
 
@@ -142,7 +146,7 @@ def _nudging_columns(tree: xr.DataTree) -> list[tuple[Column, Values]]:
         other_dims = [dim for dim in change.dims if dim != "layer"]
         values = change.mean(other_dims) if other_dims else change
         named = dict(zip(map(str, values["layer"].values), values.values, strict=True))
-        note = "change of the loss by a small step; below 0 it helps"
+        note = "change of the main loss by a small step against this credit; below 0 it helps"
         columns.append((Column(f"nudge, {rule}" if rule else "nudge", note), named))
 
     return columns

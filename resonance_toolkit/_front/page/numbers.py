@@ -78,8 +78,8 @@ def write_seconds(value: float) -> str:
     """Write a duration.
 
     Examples:
-        >>> write_seconds(0.034), write_seconds(12.34), write_seconds(312.0)
-        ('34 ms', '12.3 s', '5 min 12 s')
+        >>> write_seconds(0.034), write_seconds(12.34), write_seconds(312.0), write_seconds(180.0)
+        ('34 ms', '12.3 s', '5 min 12 s', '3 min')
     """
     if math.isnan(value):
         return ""
@@ -89,7 +89,7 @@ def write_seconds(value: float) -> str:
         return f"{value:.3g} s"
 
     minutes, seconds = divmod(round(value), 60)
-    return f"{minutes} min {seconds} s"
+    return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
 
 
 def as_number(value: object) -> float:

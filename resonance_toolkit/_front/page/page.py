@@ -28,22 +28,23 @@ Page = xr.DataTree | xr.Dataset | Mapping[str, xr.DataTree] | Mapping[str, xr.Da
 
 
 def page(tree: Page, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
-    """Write one html file that shows what was measured, what it means, and how to repeat it.
+    """Write an html report that shows what was measured, what it means, and how to repeat it.
 
-    The file needs nothing else: no network, no other file, and no script to be read (scripts sort
-    its tables and turn its surface). It follows the reader's light or dark theme.
+    The report is one file. It needs no network and no other file, and can be read without scripts
+    (which sort its tables and rotate its surface). It follows the reader's light or dark theme.
 
     Args:
-        tree: What `examine` returns; or several of these side by side, as a mapping from names or
-            a DataTree with one child for each; or a result of any verb, or several of these.
-        path: Of the file; what is there is replaced in one step, and stays if anything fails.
-        title: Above the page; by default the title of the tree, or the model's class.
+        tree: What `examine` returned, or the result of any verb. To show several of these side by
+            side, pass a mapping from names to them, or a DataTree with one child for each.
+        path: Where to write the file. An existing file is replaced in one step; if anything fails,
+            it stays as it is.
+        title: Title of the page; by default that of the tree, or the class of the model.
 
     Returns:
         The path.
 
     Raises:
-        TypeError: If `tree` is nothing of the kind.
+        TypeError: If `tree` is not a result.
         ValueError: If it is empty, or an examination is mixed with other results.
         OSError: If the file cannot be written.
 
@@ -63,7 +64,7 @@ def page(tree: Page, path: str | os.PathLike[str], *, title: str | None = None) 
     target = Path(path)
     check_writable("path", target)
 
-    text = _render(_make_report(tree, title))
+    text = _render_report(_make_report(tree, title))
     write_atomically({target: lambda file: file.write_text(text, encoding="utf-8")})
     return target
 
@@ -106,9 +107,9 @@ def _report_several(
     if examined and len(examined) == len(nodes):
         return report_runs(examined, title)
     if examined:
-        others = ", ".join(name for name in nodes if name not in examined)
+        other_names = ", ".join(name for name in nodes if name not in examined)
         raise ValueError(
-            f"`tree`: expected runs of resonance.examine alone, or none; got others: {others}"
+            f"`tree`: expected runs of resonance.examine alone, or none; got others: {other_names}"
         )
 
     results = _results_in(nodes)
@@ -118,7 +119,8 @@ def _report_several(
             **results,
         }
     _check_not_empty(results)
-    return report_results(results, title, whole={} if root is None else root.attrs)
+    tree_attributes = {} if root is None else root.attrs
+    return report_results(results, title, tree_attributes=tree_attributes)
 
 
 def _results_in(nodes: Mapping[str, Any]) -> dict[str, xr.Dataset]:
@@ -140,13 +142,13 @@ def _check_not_empty(results: Mapping[str, xr.Dataset]) -> None:
         raise ValueError("`tree`: expected at least one variable, got an empty result")
 
 
-def _render(report: Report) -> str:
+def _render_report(report: Report) -> str:
     script = render_page(_TEMPLATES / "scripts.js")
     return render_page(
         _TEMPLATES / "page.html",
         report=report,
         script=Markup(script),  # our own, with nothing of the user's in it
-        script_digest=_digest(script),
+        script_digest=_digest_of_script(script),
         write_number=write_number,
         write_seconds=write_seconds,
         mark_code=_mark_code,
@@ -164,6 +166,6 @@ def _mark_code(text: str) -> Markup:
     )
 
 
-def _digest(script: str) -> str:
+def _digest_of_script(script: str) -> str:
     """Return by what a browser knows the one script that may run in the page."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -40,7 +40,7 @@ def printable_text(text: str, *, most: int = _MOST_LETTERS) -> str:
         'cost in \\\\$'
     """
     letters = "".join(letter if letter.isprintable() else " " for letter in text)
-    return _shorten(letters, most).replace("$", r"\$")
+    return _shorten_text(letters, most).replace("$", r"\$")
 
 
 def _printable_words(values: Any) -> Any:
@@ -67,7 +67,7 @@ def _holds_words(values: Any) -> bool:
     return values.dtype == object and all(isinstance(value, str) for value in values.ravel())
 
 
-def _shorten(text: str, most: int) -> str:
+def _shorten_text(text: str, most: int) -> str:
     """Leave out the middle: layers of one model begin alike and end alike."""
     if len(text) <= most:
         return text

@@ -1,6 +1,6 @@
 """Figures as markup inside a page: of known elements alone, in the reader's colours.
 
-Matplotlib's file is parsed, and what is on the lists below is written anew. Whatever a name may
+Matplotlib's file is parsed, and what is on the lists below is written again. Whatever a name may
 have smuggled in is text by then, or gone; so are matplotlib's metadata and its links.
 """
 
@@ -82,9 +82,9 @@ def to_svg(figure: Figure, *, name: str, label: str) -> Markup:
             figure.savefig(file, format="svg", dpi=_DPI, metadata={"Date": None})
 
     root = ElementTree.fromstring(file.getvalue())
-    width = _points(root.get("width", "0"))
+    width = _read_points(root.get("width", "0"))
     parts: list[str] = []
-    _write(root, parts, name)
+    _write_element(root, parts, name)
     body = "".join(parts).removeprefix("<svg")
     label = escape(label)
     opening = f'<svg role="img" aria-label="{label}" style="width:{width * _SCALE:.0f}px"'
@@ -102,7 +102,7 @@ def _rasterise_maps(figure: Figure) -> None:
             artist.set_rasterized(True)
 
 
-def _write(element: ElementTree.Element, parts: list[str], name: str) -> None:
+def _write_element(element: ElementTree.Element, parts: list[str], name: str) -> None:
     tag = _NAMESPACE.sub("", element.tag) if isinstance(element.tag, str) else ""
     if tag not in _ELEMENTS:
         return
@@ -113,7 +113,7 @@ def _write(element: ElementTree.Element, parts: list[str], name: str) -> None:
         if local_key == "href":
             _write_link(value, parts, name)
         elif local_key in _ATTRIBUTES and not (tag == "svg" and local_key in {"width", "height"}):
-            parts.append(f' {local_key}="{escape(_rename(local_key, value, name))}"')
+            parts.append(f' {local_key}="{escape(_rename_value(local_key, value, name))}"')
 
     parts.append(">")
 
@@ -121,7 +121,7 @@ def _write(element: ElementTree.Element, parts: list[str], name: str) -> None:
         parts.append(escape(element.text or ""))
 
     for child in element:
-        _write(child, parts, name)
+        _write_element(child, parts, name)
         if tag in {"text", "tspan"}:
             parts.append(escape(child.tail or ""))
 
@@ -135,7 +135,7 @@ def _write_link(value: str, parts: list[str], name: str) -> None:
         parts.append(f' href="{escape("".join(value.split()))}"')
 
 
-def _rename(key: str, value: str, name: str) -> str:
+def _rename_value(key: str, value: str, name: str) -> str:
     if key == "id":
         return f"{name}-{value}"
     if key == "clip-path":
@@ -155,5 +155,5 @@ def _as_variable(colour: str) -> str:
     return f"var(--{_COLOURS[colour]})" if colour in _COLOURS else colour
 
 
-def _points(length: str) -> float:
+def _read_points(length: str) -> float:
     return float(length.removesuffix("pt"))

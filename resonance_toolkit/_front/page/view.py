@@ -38,6 +38,7 @@ class Section:
     surface: dict[str, Any] | None = None
     numbers: Sequence[Number] = ()
     meanings: Sequence[str] = ()
+    setup: str = ""
     call: str = ""
     attributes: Sequence[tuple[str, str]] = ()
 
@@ -77,6 +78,17 @@ class Verdict:
     low: float
     high: float
     scale: tuple[float, float, float] | None
+
+    @property
+    def unit(self) -> str:
+        """Of what the interval is shown in."""
+        return "percentage points of held-out accuracy" if self.measure == "accuracy" else ""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval as it is shown: an accuracy is a share in the tree."""
+        factor = 100 if self.measure == "accuracy" else 1
+        return factor * self.low, factor * self.high
 
 
 @dataclass(frozen=True)
@@ -119,8 +131,10 @@ class Report:
 
     title: str
     subtitle: str = ""
+    introduction: str = ""
     verdict: Verdict | None = None
     facts: Sequence[tuple[str, str]] = ()
+    words: Sequence[tuple[str, str]] = ()
     runs: Sequence[Run] = ()
     comparison: Table | None = None
     parts: Sequence[PartRow] = ()

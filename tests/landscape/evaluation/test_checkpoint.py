@@ -48,7 +48,7 @@ def make_checkpoint(path, *, settings=None):
 def finish(checkpoint, *indices):
     for index in indices:
         checkpoint.table[index] = index
-        checkpoint.done[index] = True
+        checkpoint.is_done[index] = True
     checkpoint.save()
 
 
@@ -93,10 +93,10 @@ def test_the_file_keeps_what_either_has_finished(tmp_path):
     finish(first, 0, 1)
     finish(second, 1, 4)
     finish(first, 2)
-    assert second.done.tolist() == [False, True, False, False, True, False]  # its own work
+    assert second.is_done.tolist() == [False, True, False, False, True, False]  # its own work
 
     again = make_checkpoint(tmp_path / "plane.nc")
-    assert again.done.tolist() == [True, True, True, False, True, False]
+    assert again.is_done.tolist() == [True, True, True, False, True, False]
     np.testing.assert_array_equal(again.table[:, 1], [0, 1, 2, np.nan, 4, np.nan])
 
 
@@ -122,12 +122,12 @@ def test_other_work_in_the_same_file_is_left_alone(tmp_path):
     path = tmp_path / "plane.nc"
     first, other = make_checkpoint(path), make_checkpoint(path, settings={"seed": 1})
     finish(other, 0)
-    with pytest.warns(UserWarning, match="differs in seed.*are not kept from here on"):
+    with pytest.warns(UserWarning, match="differs in seed.*From here on, .* are not saved"):
         finish(first, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         finish(first, 2)  # told once
-    assert make_checkpoint(path, settings={"seed": 1}).done.tolist()[:2] == [True, False]
+    assert make_checkpoint(path, settings={"seed": 1}).is_done.tolist()[:2] == [True, False]
 
 
 def test_a_file_that_is_damaged_meanwhile_is_replaced(tmp_path):
@@ -136,7 +136,7 @@ def test_a_file_that_is_damaged_meanwhile_is_replaced(tmp_path):
     finish(checkpoint, 0)
     path.write_bytes(path.read_bytes()[:-50])
     finish(checkpoint, 1)
-    assert make_checkpoint(path).done.tolist()[:3] == [True, True, False]
+    assert make_checkpoint(path).is_done.tolist()[:3] == [True, True, False]
 
 
 @pytest.mark.parametrize("cut", [8, 100, -1])
@@ -152,7 +152,7 @@ def test_a_large_file_of_other_work_is_refused_unread(tmp_path):
     path = tmp_path / "plane.nc"
     points = np.zeros((20_000, 2))
     large = Checkpoint(path, {"seed": 0}, points, ["loss"], 1000)
-    large.done[0] = True
+    large.is_done[0] = True
     large.save()
     del large
 

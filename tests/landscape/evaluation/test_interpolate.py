@@ -83,7 +83,7 @@ def test_the_estimate_is_what_scipy_makes_of_the_same_points(tolerance, decides)
     assert decides == ("misses" if 2 * max(missed) > change else "change")
     expected = max(change, 2 * max(missed)) / np.ptp(values)
     assert estimate == pytest.approx(expected, rel=1e-6)
-    np.testing.assert_allclose(table[~run.done, 0], now[~run.done], atol=1e-8)
+    np.testing.assert_allclose(table[~run.is_done, 0], now[~run.is_done], atol=1e-8)
 
 
 def test_a_surface_does_not_depend_on_the_number_of_threads():
@@ -108,6 +108,6 @@ def test_a_surface_does_not_depend_on_the_number_of_threads():
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    assert not run.done.all()
+    assert not run.is_done.all()
     for table in tables[1:]:
         np.testing.assert_array_equal(table, tables[0])

@@ -34,7 +34,7 @@ def test_normalization_is_another_spelling(verb):
 
 def test_a_line_to_a_model_has_no_normalisation_by_either_name():
     for name in ("normalisation", "normalization"):
-        with pytest.raises(ValueError, match="`to`: leaves no choice"):
+        with pytest.raises(ValueError, match="`to`: cannot be combined with"):
             landscape.line(make_mlp(), make_data(), to=make_mlp(seed=1), **{name: "unit"})
 
 

@@ -202,8 +202,8 @@ def test_a_line_has_one_direction():
     [
         ({"size": 1}, "`size`"),
         ({"span": (1.0, 0.0)}, "`span`: expected two finite numbers"),
-        ({"span": (0.0, 0.5)}, "`span`: expected to hold both ends"),
-        ({"over": "**"}, "`to`: leaves no choice"),
+        ({"span": (0.0, 0.5)}, "`span`: expected a range that contains both ends"),
+        ({"over": "**"}, "`to`: cannot be combined with"),
         (
             {"to": {"0.weight": torch.ones(1)}},
             r"`to` at '0.weight': expected \(8, 40\), got \(1,\)",

@@ -192,6 +192,33 @@ def test_a_first_guess_that_is_far_off_costs_few_steps(power, first_step):
     np.testing.assert_allclose(bracket.step, 1, rtol=1e-3)
 
 
+@pytest.mark.parametrize("root", [5.0, 30.0, 200.0])
+@pytest.mark.parametrize("power", [1.5, 2.0, 4.0])
+def test_a_loss_that_falls_to_its_floor_comes_back_far_beyond_the_first_guess(root, power):
+    bracket = find_critical_step(
+        lambda t: -np.tanh(t) + np.tanh(root) * (t / root) ** power,
+        slope=-1.0,
+        first_step=1.0,
+        tolerance=0.05,
+        max_evaluations=8,
+    )
+    assert bracket.lower < root <= bracket.upper
+    np.testing.assert_allclose(bracket.step, root, rtol=0.1)
+
+
+@pytest.mark.parametrize("beyond", [np.inf, np.nan])
+def test_a_loss_that_overflows_ends_the_bracket(beyond):
+    bracket = find_critical_step(
+        lambda t: -t if t < 1 else beyond,
+        slope=-1.0,
+        first_step=0.3,
+        tolerance=0.05,
+        max_evaluations=12,
+    )
+    assert bracket.lower < 1 <= bracket.upper <= 1.0501 * bracket.lower
+    np.testing.assert_allclose(bracket.step, 1, rtol=0.05)
+
+
 def test_what_does_not_fit_is_refused():
     model, data = make()
     with pytest.raises(ValueError, match="`losses`: expected either"):

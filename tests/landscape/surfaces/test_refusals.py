@@ -140,7 +140,7 @@ def test_one_number_has_no_second_direction(kind):
         return F.cross_entropy(model.gain * model(x), y)
 
     settings = {"loss": scaled, "over": "gain", "samples": 12, "size": 3}
-    with pytest.raises(ValueError, match="`over`: nothing is orthogonal to the first direction"):
+    with pytest.raises(ValueError, match="`over`: expected at least two numbers to move, got one"):
         landscape.grid(model, data, directions=given, **settings)
     row = landscape.line(model, data, direction=given, normalisation="filter", **settings)
     x, y = data

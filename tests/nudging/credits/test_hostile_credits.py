@@ -124,7 +124,7 @@ def test_hostile_feedback_is_refused(name):
 
 @pytest.mark.parametrize("name", BRIDGE)
 def test_a_hostile_bridge_is_refused(name):
-    with pytest.raises(ValueError, match="`dataset`: holds no whole StateBridge: "):
+    with pytest.raises(ValueError, match="`dataset`: holds no complete StateBridge: "):
         nudging.load_credit(with_digest(BRIDGE[name](bridge())))
 
 
@@ -133,7 +133,7 @@ def test_a_changed_number_is_noticed(make):
     saved = make()
     name = next(iter(saved.data_vars))
     saved[name].values.flat[0] = np.nextafter(saved[name].values.flat[0], np.inf)
-    with pytest.raises(ValueError, match="is damaged: what it holds and its digest do not agree"):
+    with pytest.raises(ValueError, match="is damaged: its contents and its digest do not agree"):
         nudging.load_credit(saved)
     with pytest.raises(ValueError, match="is damaged: it has no digest"):
         nudging.load_credit(make().drop_attrs(deep=False).assign_attrs(credit="DirectFeedback"))

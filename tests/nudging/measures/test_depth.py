@@ -166,7 +166,7 @@ def test_networks_can_be_trained_on_an_executor():
         ({"ladder": [1, 1]}, "from 0 to 4"),
         ({"seeds": []}, "`seeds`"),
         ({"train": None}, "`train`: expected a callable"),
-        ({"build": lambda: 3}, "`build`: expected to make a module"),
+        ({"build": lambda: 3}, "`build`: expected a function that returns a module"),
         ({"blocks": "nothing"}, "`blocks`: nothing is called"),
     ],
 )

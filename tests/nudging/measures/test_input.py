@@ -98,7 +98,10 @@ BAD = {
     ),
     "no credit": ({"credit": "backprop"}, "`credit`: expected a callable .*, got str"),
     "credit None": ({"credit": None}, "`credit`: expected a callable .*, got NoneType"),
-    "credit writes": ({"credit": writing}, "`credit`: expected to leave the state alone"),
+    "credit writes": (
+        {"credit": writing},
+        "`credit`: expected a credit that does not change",
+    ),
     "credit fails": ({"credit": careless}, "credit failed"),
     "mean loss": ({"loss": mean_loss}, r"`loss`: expected one value per sample.*reduction='none'"),
     "sum loss": (

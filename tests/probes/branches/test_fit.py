@@ -174,7 +174,7 @@ def test_model_and_pending_loss_are_left_alone():
 @pytest.mark.parametrize(
     ("settings", "options", "words"),
     [
-        ({"n": 2}, {}, "`fit`: expected one listening branch"),
+        ({"n": 2}, {}, "`fit`: expected one listen-only branch"),
         ({}, {"method": "lasso"}, "`method`: expected one of ridge, logistic, got 'lasso'"),
         ({}, {"penalty": -1.0}, "`penalty`: "),
         ({}, {"method": "logistic", "penalty": 0.0}, "`penalty`: "),

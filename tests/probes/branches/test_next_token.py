@@ -91,7 +91,7 @@ def test_positions_may_be_taken_at_their_word():
 def test_labels_that_are_shifted_already_are_refused():
     model, ids, _, probe = make()
     model(ids[:, :-1])
-    with pytest.raises(ValueError, match=r"the next tokens already; .* say shift=False"):
+    with pytest.raises(ValueError, match=r"are shifted already; .* or shift=False"):
         probe.loss(ids[:, 1:])
     assert torch.isfinite(probe.loss(ids[:, 1:], shift=False))
     with pytest.raises(TypeError, match=r"`shift`: expected True, False or None, got 1\.5"):

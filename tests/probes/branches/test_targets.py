@@ -41,7 +41,7 @@ REFUSALS = {
         torch.tensor([[0.0, 1.0, float("nan")]] * 5),
         "expected targets that are numbers, got NaN",
     ),
-    "logits": (torch.randn(5, 3).mul(4), r"from 0 to 1 .* logits are no labels"),
+    "logits": (torch.randn(5, 3).mul(4), r"from 0 to 1 .* logits are not labels"),
     "counts": (torch.tensor([[0, 1, 2]] * 5).double(), r"from 0 to 1 for loss='bce', got 0 to 2"),
     "real numbers": (torch.tensor([8.4, 1, 2, 3, 4]), r"\(5,\) of floating numbers; convert"),
     "floating classes": (torch.tensor([0.0, 1, 2, 0, 1]), r"class indices by y\.long\(\)"),

@@ -5,7 +5,7 @@ from scipy.stats import entropy
 
 from probes._exit_analysis.token_statistics import (
     _statistics_of_chunk,
-    cosine,
+    cosine_of_states,
     logits_in_chunks,
     patience,
     token_statistics,
@@ -66,11 +66,13 @@ def test_patience_counts_agreement_in_a_row():
 def test_cosine_of_places():
     a = torch.tensor([[[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]]])
     b = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]]])
-    torch.testing.assert_close(cosine(a, b, by_token=True), torch.tensor([[1.0, 0.5**0.5, 0.0]]))
+    torch.testing.assert_close(
+        cosine_of_states(a, b, by_token=True), torch.tensor([[1.0, 0.5**0.5, 0.0]])
+    )
     whole = torch.tensor([(2 + 3 - 1) / (4**0.5 * 14**0.5)])
-    torch.testing.assert_close(cosine(a, b, by_token=False), whole)
-    assert cosine(a[..., :1], b, by_token=True).isnan().all()
-    assert cosine(None, b, by_token=True).shape == (1, 3)
+    torch.testing.assert_close(cosine_of_states(a, b, by_token=False), whole)
+    assert cosine_of_states(a[..., :1], b, by_token=True).isnan().all()
+    assert cosine_of_states(None, b, by_token=True).shape == (1, 3)
 
 
 @pytest.mark.parametrize("by_token", [True, False])

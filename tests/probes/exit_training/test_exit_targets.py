@@ -41,7 +41,7 @@ def test_classes_of_any_form(form):
 
 
 REFUSALS = {
-    "logits": (torch.randn(5, 3) * 3, r"rows sum to one, got .*; logits are no labels"),
+    "logits": (torch.randn(5, 3) * 3, r"rows sum to one, got .*; logits are not labels"),
     "NaN": (torch.full((5, 3), float("nan")), "rows sum to one, got NaN"),
     "several labels": (torch.ones(5, 3), "got 1 to 1, with sums off by 2"),
     "several whole labels": (torch.ones(5, 3, dtype=torch.long), r"expected indices \(5,\)"),

@@ -238,7 +238,7 @@ def test_what_does_not_fit_is_refused():
         probes.similarity(model, model, x, layers=["0"], batch_size=3)
     with pytest.raises(TypeError, match="`other`: expected a module or a state dict"):
         probes.similarity(model, 3, x, layers=["0"])
-    with pytest.raises(ValueError, match="`other`: is no state of this model"):
+    with pytest.raises(ValueError, match="`other`: is not a state dict of this model"):
         probes.similarity(model, {"a": x}, x, layers=["0"])
     with pytest.raises(ValueError, match="`other`: cannot be read beside `model`"):
         probes.similarity(model, nn.Sequential(nn.Linear(7, 3)).double(), x, layers=["0"])

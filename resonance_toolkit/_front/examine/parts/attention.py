@@ -2,15 +2,13 @@
 
 import xarray as xr
 
-from resonance_toolkit import attention
+from resonance_toolkit import NotApplicableError, attention
 from resonance_toolkit._front.examine.parts.calls import write_call
 from resonance_toolkit._front.examine.subject import Subject
-from resonance_toolkit._front.examine.work import NotApplicableError, Work
+from resonance_toolkit._front.examine.work import Work
 
 # Samples whose weights are kept, of which a picture shows one.
 _N_MAPS = 4
-
-_NOTHING_SEEN = "no attention was seen"
 
 
 def call(subject: Subject, sizes: dict[str, int]) -> str:
@@ -28,12 +26,11 @@ def measure(work: Work) -> None:
     def capture() -> xr.Dataset:
         try:
             captured: xr.Dataset = attention.capture(subject.model, maps=True, **data)
-        except ValueError as error:
-            if _NOTHING_SEEN in str(error):
-                raise NotApplicableError(
-                    "no attention was seen in a forward pass of this model"
-                ) from error
-            raise
+        except NotApplicableError as error:
+            # Its own sentence asks for another kernel, which is not what most models lack.
+            raise NotApplicableError(
+                "no attention was seen in a forward pass of this model"
+            ) from error
 
         few = captured[["weight"]].isel(sample=slice(_N_MAPS))
         work.measure("maps", lambda: few)

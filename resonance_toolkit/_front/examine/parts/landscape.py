@@ -19,6 +19,7 @@ def call(subject: Subject, sizes: dict[str, int]) -> str:
     """Say how to repeat the surfaces by hand."""
     settings = subject.settings
     shared: dict[str, Any] = {"loss": settings.loss, "seed": settings.seed, "method": "adaptive"}
+
     grid = write_call(
         "landscape.grid", "model", "data", size=sizes["size"], samples=sizes["samples"], **shared
     )
@@ -31,6 +32,7 @@ def call(subject: Subject, sizes: dict[str, int]) -> str:
         samples=sizes["dilution_samples"],
         **shared,
     )
+
     lines = [
         f"surface = {grid}",
         "smoothness = landscape.smoothness(surface)",
@@ -55,7 +57,7 @@ def measure(work: Work) -> None:
     work.attempt("smoothness", lambda: landscape.smoothness(surface))
 
     def measure_dilution() -> xr.Dataset:
-        # Beside a copy of nothing: the branches are read, and the model does not run with them.
+        # The branches' weights are all that is asked of them: the model never runs with them.
         with subject.attach_branches(subject.model, subject.settings.seed) as probe:
             result: xr.Dataset = landscape.dilution(
                 subject.model,

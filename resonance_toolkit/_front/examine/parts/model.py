@@ -59,8 +59,9 @@ def _measure_model(work: Work) -> xr.Dataset:
     few = subject.first(work.sizes["batch_size"])
     inputs, _ = few
     with preserving(model), preserving_rng(devices_of(model)), evaluating(model):
-        measured = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
+        means = subject.loss.measure(model, cut_pieces(batches, _MEASURED_AT_ONCE))
         meaning = subject.describe_targets(few)
+        n_classes = subject.loss.count_classes(model, few)
         with torch.no_grad():
             forward_seconds = seconds_for(lambda: call_model(model, inputs))
     flops = _count_flops(subject, inputs)
@@ -85,8 +86,8 @@ def _measure_model(work: Work) -> xr.Dataset:
         ),
     }
     scalars: dict[str, tuple[float, str, str]] = {
-        "loss": (measured.loss, "mean main loss", ""),
-        "accuracy": (measured.accuracy, "share of right predictions", ""),
+        "loss": (means.loss, "mean main loss", ""),
+        "accuracy": (means.accuracy, "share of right predictions", ""),
         "n_parameters": (float(sum(p.numel() for p in parameters)), "parameters", ""),
         "n_trained_parameters": (
             float(sum(p.numel() for p in parameters if p.requires_grad)),
@@ -116,6 +117,7 @@ def _measure_model(work: Work) -> xr.Dataset:
             inputs=describe_tensors(inputs),
             targets=meaning,
             loss=subject.loss.name,
+            n_classes=n_classes,
             blocks_reason=work.store.facts["layers_reason"],
             device=device_of(model).type,
             dtype="none" if dtype is None else dtype_name(dtype),

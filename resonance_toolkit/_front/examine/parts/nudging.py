@@ -20,9 +20,10 @@ _CREDITS = {
 def call(subject: Subject, sizes: dict[str, int]) -> str:
     """Say how to repeat the changes of the loss by hand."""
     settings = subject.settings
+    verb, verb_settings = _choose_verb(sizes)
     lines = [write_sample(subject)]
+
     for name, credit in _CREDITS.items():
-        verb, verb_settings = _verb(sizes)
         text = write_call(
             verb,
             "model",
@@ -35,23 +36,26 @@ def call(subject: Subject, sizes: dict[str, int]) -> str:
             **verb_settings,
         )
         line = f"by_{name} = {text}"
+
+        # The auxiliary gradient is that of branches, which must be there.
         if name == "auxiliary":
             line = f"with {write_attach(subject)} as probe, probe.listening(): {line}"
         lines.append(line)
+
     return "\n".join(lines)
 
 
 def measure(work: Work) -> None:
     """Nudge every block against three credits, and join the results."""
-    work.measure("", lambda: _nudge(work))
+    work.measure("", lambda: _nudge_by_all_credits(work))
 
 
-def _nudge(work: Work) -> xr.Dataset:
+def _nudge_by_all_credits(work: Work) -> xr.Dataset:
     subject = work.subject
     seed = subject.settings.seed
     results = {
         "backprop": work.store.measure(
-            "nudging of backprop", lambda: _measure(work, nudging.backprop())
+            "nudging of backprop", lambda: _nudge_by(work, nudging.backprop())
         )
     }
 
@@ -66,7 +70,7 @@ def _nudge(work: Work) -> xr.Dataset:
             work.child_reasons["auxiliary"] = sentence_of(error)
 
     results["random"] = work.store.measure(
-        "nudging of random", lambda: _measure(work, nudging.random(seed=seed))
+        "nudging of random", lambda: _nudge_by(work, nudging.random(seed=seed))
     )
 
     credits = xr.Variable(
@@ -84,12 +88,12 @@ def _nudge_by_branches(work: Work) -> xr.Dataset:
         probe.listening(),
     ):
         credit = nudging.auxiliary(lambda outputs, targets: probe.loss(targets, shift=False))
-        return _measure(work, credit)
+        return _nudge_by(work, credit)
 
 
-def _measure(work: Work, credit: Any) -> xr.Dataset:
+def _nudge_by(work: Work, credit: Any) -> xr.Dataset:
     subject = work.subject
-    verb, settings = _verb(work.sizes)
+    verb, settings = _choose_verb(work.sizes)
     function = nudging.measure if verb == "nudging.measure" else nudging.nudge
     result: xr.Dataset = function(
         subject.model,
@@ -102,7 +106,7 @@ def _measure(work: Work, credit: Any) -> xr.Dataset:
     return result
 
 
-def _verb(sizes: dict[str, int]) -> tuple[str, dict[str, Any]]:
+def _choose_verb(sizes: dict[str, int]) -> tuple[str, dict[str, Any]]:
     """All measures of a credit if there is time for random directions, else the first of them."""
     if sizes["directions"]:
         return "nudging.measure", {"n_directions": sizes["directions"]}

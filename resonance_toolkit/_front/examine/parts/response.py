@@ -23,7 +23,7 @@ from resonance_toolkit._front.examine.training import (
     TrainingPlan,
     default_learning_rate,
     split_samples,
-    train,
+    train_copy,
 )
 from resonance_toolkit._front.examine.work import Work
 
@@ -84,8 +84,8 @@ def measure(work: Work) -> None:
         if not finished_seeds(work):
             raise
         work.child_reasons["seeds"] = (
-            f"{len(finished_seeds(work))} of {len(seeds_of(work))} seeds that were planned: "
-            "the time was over"
+            f"{len(finished_seeds(work))} of {len(seeds_of(work))} planned seeds; there was no "
+            "time for more"
         )
     finish(work, samples)
 
@@ -114,7 +114,7 @@ def _train_all(work: Work, samples: SplitSamples) -> None:
         for arm in ARMS:
             work.store.measure(
                 _piece_of(arm, seed),
-                lambda arm=arm, seed=seed: train(  # type: ignore[misc]
+                lambda arm=arm, seed=seed: train_copy(  # type: ignore[misc]
                     work.subject, arm, seed, samples, plan, check_clock
                 ),
             )
@@ -172,45 +172,45 @@ def join_runs(work: Work, seeds: list[int], samples: SplitSamples) -> xr.Dataset
     }
     names = ["train_loss", "loss", "accuracy", "group_loss", "group_accuracy"]
     names += [name for name in _LISTENING if all(name in runs[arm] for arm in ARMS)]
-    joined = xr.concat(
+    experiment = xr.concat(
         [runs[arm][names] for arm in ARMS],
         dim=xr.Variable("arm", np.array(ARMS, dtype=str)),
         combine_attrs="drop_conflicts",
     )
-    traced = [name for name in ("cosine", "cosine_total") if name in runs["branches"]]
-    joined = joined.merge(runs["branches"][traced])
+
+    # There is nothing to compare the gradient of the plain arm with.
+    traced_names = [name for name in ("cosine", "cosine_total") if name in runs["branches"]]
+    experiment = experiment.merge(runs["branches"][traced_names])
 
     for measure_name in ("loss", "accuracy"):
-        joined = joined.assign(_compare_arms(joined, measure_name))
+        experiment = experiment.assign(_compare_arms(experiment, measure_name))
     for name in _LISTENING:
-        if name in joined:
-            joined = joined.assign(_compare_listening(joined[name]))
-    return _labelled(joined, work, samples)
+        if name in experiment:
+            experiment = experiment.assign(_compare_listening(experiment[name]))
+    return _add_labels(experiment, work, samples)
 
 
-def _compare_arms(joined: xr.Dataset, name: str) -> dict[str, Any]:
-    difference = difference_of(joined, name)
+def _compare_arms(experiment: xr.Dataset, name: str) -> dict[str, Any]:
+    difference = difference_of(experiment, name)
     text = f"held-out {name} with branches minus plain"
     interval = "95 % interval over seeds and held-out samples"
-    return {
-        f"final_{name}_difference": (
-            "seed",
-            difference.by_seed,
-            {"long_name": f"{text}, by seed"},
-        ),
-        f"{name}_difference": ((), difference.mean, {"long_name": f"{text}, mean over seeds"}),
-        f"{name}_difference_low": ((), difference.low, {"long_name": f"{text}, {interval}, from"}),
-        f"{name}_difference_high": ((), difference.high, {"long_name": f"{text}, {interval}, to"}),
-        f"{name}_half_seeds": (
-            (),
-            difference.half_seeds,
-            {"long_name": f"{text}, half the interval that seeds alone give"},
-        ),
+    half_interval = "half the interval that"
+
+    scalars = {
+        f"{name}_difference": (difference.mean, "mean over seeds"),
+        f"{name}_difference_low": (difference.low, f"{interval}, from"),
+        f"{name}_difference_high": (difference.high, f"{interval}, to"),
+        f"{name}_half_seeds": (difference.half_seeds, f"{half_interval} seeds alone give"),
         f"{name}_half_samples": (
-            (),
             difference.half_samples,
-            {"long_name": f"{text}, half the interval that held-out samples alone give"},
+            f"{half_interval} held-out samples alone give",
         ),
+    }
+
+    by_seed = ("seed", difference.by_seed, {"long_name": f"{text}, by seed"})
+    return {f"final_{name}_difference": by_seed} | {
+        key: ((), value, {"long_name": f"{text}, {meaning}"})
+        for key, (value, meaning) in scalars.items()
     }
 
 
@@ -231,12 +231,12 @@ def _compare_listening(values: xr.DataArray) -> dict[str, Any]:
     }
 
 
-def _labelled(joined: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Dataset:
+def _add_labels(experiment: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Dataset:
     subject = work.subject
     settings = subject.settings
     for name, text in _LONG_NAMES.items():
-        if name in joined:
-            joined[name].attrs["long_name"] = text
+        if name in experiment:
+            experiment[name].attrs["long_name"] = text
 
     coordinates = {
         "arm": "with branches or without",
@@ -249,12 +249,12 @@ def _labelled(joined: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Datas
         "point": "attachment point",
     }
     for name, text in coordinates.items():
-        if name in joined.coords:
-            joined[name].attrs["long_name"] = text
+        if name in experiment.coords:
+            experiment[name].attrs["long_name"] = text
 
     n_parameters = sum(parameter.numel() for parameter in subject.model.parameters())
     is_default = settings.optimizer is None
-    joined.attrs = provenance(
+    experiment.attrs = provenance(
         "resonance.examine",
         subject.model,
         optimizer="AdamW" if is_default else name_of(settings.optimizer),
@@ -264,7 +264,7 @@ def _labelled(joined: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Datas
         n_held_out=samples.n_held_out,
         held_out="given" if settings.holds_out_data else "of the same data",
         steps=work.sizes["steps"],
-        n_seeds=joined.sizes["seed"],
+        n_seeds=experiment.sizes["seed"],
         alpha=describe_alpha(settings.alpha),
         n=settings.n,
         branch_loss="bce" if subject.branch_loss is None else name_of(subject.branch_loss),
@@ -272,7 +272,7 @@ def _labelled(joined: xr.Dataset, work: Work, samples: SplitSamples) -> xr.Datas
         seed=settings.seed,
         listening=_listening_reason(work) or "ridge regression on the features after training",
     )
-    return joined
+    return experiment
 
 
 def _listening_reason(work: Work) -> str:
@@ -284,8 +284,8 @@ def _listening_reason(work: Work) -> str:
 def _training_plan(sizes: dict[str, int]) -> TrainingPlan:
     steps = sizes["steps"]
     n_measured = min(sizes["measurements"], steps)
-    measured = sorted({round(steps * i / n_measured) for i in range(n_measured + 1)})
-    return TrainingPlan(steps, tuple(measured), sizes["trace_every"], sizes["batch_size"])
+    measured_steps = sorted({round(steps * i / n_measured) for i in range(n_measured + 1)})
+    return TrainingPlan(steps, tuple(measured_steps), sizes["trace_every"], sizes["batch_size"])
 
 
 def _piece_of(arm: Arm, seed: int) -> str:

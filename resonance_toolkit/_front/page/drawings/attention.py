@@ -91,7 +91,8 @@ DRAWINGS = {
     "attention.capture": (
         _BY_LAYER,
         Drawing(
-            "Where the first sample is attended to, averaged over heads, on one scale.", _paint_maps
+            "Where the model looks in the first sample, averaged over heads, on one scale.",
+            _paint_maps,
         ),
     ),
     "attention.capturing": (_BY_LAYER,),

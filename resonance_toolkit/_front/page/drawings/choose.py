@@ -79,11 +79,11 @@ def _keep_colours(figure: Figure) -> Figure:
         assert isinstance(line, Line2D)
         line.set_color(to_hex(line.get_color()))
 
-        for read, write in (
+        for get_color, set_color in (
             (line.get_markerfacecolor, line.set_markerfacecolor),
             (line.get_markeredgecolor, line.set_markeredgecolor),
         ):
-            if str(read()).startswith("C"):
-                write(to_hex(read()))
+            if str(get_color()).startswith("C"):
+                set_color(to_hex(get_color()))
 
     return figure

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _COSINE = "cosine of main and auxiliary gradient"
 
 
-def reached(result: xr.Dataset) -> xr.Dataset:
+def keep_reached_layers(result: xr.Dataset) -> xr.Dataset:
     """Leave out the layers that not both losses reach, of which no cosine is defined."""
     cosine = result["cosine"]
     other_dims = [dim for dim in cosine.dims if dim != "layer"]
@@ -29,14 +29,14 @@ def _paint_trace(result: xr.Dataset) -> Figure:
 
 
 def _paint_map(result: xr.Dataset) -> Figure:
-    averaged = average_but(reached(result), "step", "layer")
+    averaged = average_but(keep_reached_layers(result), "step", "layer")
     height = 1.3 + min(0.2 * averaged.sizes["layer"], 9.0)
     return paint_alone(gradients.plot_layers, averaged, height=height)
 
 
 def _paint_layers(result: xr.Dataset) -> Figure:
     """Draw the cosine of each layer, with the range over batches where there are several."""
-    cosine = reached(result)["cosine"]
+    cosine = keep_reached_layers(result)["cosine"]
     other_dims = [dim for dim in cosine.dims if dim != "layer"]
     panel = Panel(
         cosine.mean(other_dims) if other_dims else cosine,

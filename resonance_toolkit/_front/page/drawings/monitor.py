@@ -133,7 +133,7 @@ DRAWINGS = {
         ),
         Drawing(
             "Critical sharpness: 2 over the smallest step at which a loss is no lower than before. "
-            "The higher it is, the smaller the steps that a loss bears along an update.",
+            "The higher it is, the smaller the steps along an update that do not raise the loss.",
             _paint_sharpness,
         ),
     ),

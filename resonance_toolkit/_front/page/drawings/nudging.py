@@ -32,7 +32,7 @@ def _paint_alignment(result: xr.Dataset) -> Figure:
     averaged = average_but(by_rule(result), "layer", "seed", *kept_dims)
     if averaged["cosine"].isnull().all():
         raise ValueError("no cosine")
-    return paint_alone(nudging.plot_alignment, averaged, height=3.0)
+    return paint_alone(nudging.plot_alignment, averaged, height=3.5)
 
 
 def _paint_column(name: str, label: str) -> Any:

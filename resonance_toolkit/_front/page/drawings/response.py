@@ -105,9 +105,8 @@ def _paint_listening(result: xr.Dataset) -> Figure:
     means = values.mean("seed").assign_coords(
         arm=[{"branches": "with branches"}.get(str(arm), str(arm)) for arm in values["arm"].values]
     )
-    low, high = values.min("seed"), values.max("seed")
     label = "listening accuracy" if is_accuracy else "listening loss"
-    panel = Panel(means, label, low=low, high=high)
+    panel = Panel(means, label, low=values.min("seed"), high=values.max("seed"))
 
     return draw_profile(
         [panel], colours=[_ARMS.get(str(a), SERIES[1]) for a in values["arm"].values]

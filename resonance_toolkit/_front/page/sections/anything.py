@@ -32,7 +32,8 @@ def describe(result: xr.Dataset) -> Findings:
         else:
             dims = " \u00d7 ".join(f"{dim} {size}" for dim, size in variable.sizes.items())
             reference = f"{name}, mean over {dims}; the range beside it"
-            low, high = float(finite.min()), float(finite.max())
+            low = float(finite.min())
+            high = float(finite.max())
             numbers.append(Number(label, float(finite.mean()), reference, low, high, units))
 
     # A plane of several repetitions would need one picture for each.
@@ -40,6 +41,6 @@ def describe(result: xr.Dataset) -> Findings:
 
     return Findings(
         numbers=numbers[:_MOST_NUMBERS],
-        drawn=[result],
+        results=[result],
         surface=result if is_plane and result["loss"].ndim == 2 else None,
     )

@@ -9,7 +9,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -31,7 +31,7 @@ def describe(node: xr.DataTree) -> Findings:
             low=value_of(result, "normalised_entropy", "min"),
             high=value_of(result, "normalised_entropy", "max"),
         ),
-        Number("largest weight", value_of(result, "peak"), _say_peak(uniform)),
+        Number("largest attention weight", value_of(result, "peak"), _say_peak(uniform)),
         Number("Gini index", value_of(result, "gini"), "0: uniform attention; near 1: one token"),
         Number(
             f"share of tokens that hold {write_number(mass)} of the attention",
@@ -39,20 +39,22 @@ def describe(node: xr.DataTree) -> Findings:
             f"uniform attention: {write_number(mass)}",
         ),
         Number(
-            "similarity of heads", value_of(result, "head_similarity"), "1: all heads look alike"
+            "similarity of heads",
+            value_of(result, "head_similarity"),
+            "mean cosine of two heads' attention; 0: they look at different tokens, 1: at the same",
         ),
         *_sink_numbers(sinks),
     ]
 
     return Findings(
         lead=_say_lead(result, entropy),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
-            "All numbers are means over samples and heads; the interval of the entropy is that of "
-            "single heads. Attention that is spread widely is not bad, nor is attention that is "
-            "focused: compare layers, and runs.",
+            "The numbers are means over samples, layers and heads; the range of the entropy is "
+            "that of single heads. Neither widely spread nor focused attention is good or bad by "
+            "itself: compare layers, or runs.",
         ],
-        drawn=[part for part in (result, maps, sinks) if part is not None],
+        results=[part for part in (result, maps, sinks) if part is not None],
     )
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -22,7 +22,7 @@ def describe(node: xr.DataTree) -> Findings:
     step = math.nan if critical is None else value_of(critical, "critical_step", "min")
 
     numbers = [
-        Number("largest eigenvalue", largest, "0 on a plateau; the steepest direction of all"),
+        Number("largest eigenvalue", largest, "0 on a plateau; the sharpest of all directions"),
         Number(
             "smallest eigenvalue",
             smallest,
@@ -38,25 +38,26 @@ def describe(node: xr.DataTree) -> Findings:
         Number(
             "largest stable learning rate",
             2 / largest if largest > 0 else math.nan,
-            "2 over the largest eigenvalue; for plain gradient descent",
+            "2 over the largest eigenvalue: beyond it, plain gradient descent diverges along the "
+            "sharpest direction",
         ),
         Number(
-            "critical step down the gradient",
+            "critical learning rate",
             step,
-            "a larger step raises the loss; never below 2 over the largest eigenvalue on a "
-            "quadratic loss",
+            "a step down the gradient with a larger one raises the loss; on a quadratic loss it is "
+            "never below the largest stable learning rate",
         ),
     ]
 
     return Findings(
         lead=_say_lead(largest, smallest, step),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
-            "Eigenvalues of the Hessian say how the slope changes along each direction. A few "
-            "large ones and very many near zero are the rule for neural networks: most directions "
-            "hardly matter to the loss.",
+            "An eigenvalue of the Hessian says how strongly the loss curves along one direction. "
+            "Neural networks usually have a few large ones and very many near zero: most "
+            "directions hardly change the loss.",
         ],
-        drawn=[result],
+        results=[result],
     )
 
 
@@ -64,18 +65,22 @@ def _say_lead(largest: float, smallest: float, step: float) -> str:
     if math.isnan(largest):
         return ""
 
-    lead = f"In its steepest direction the loss curves with {write_number(largest)}"
+    lead = f"The largest eigenvalue of the Hessian of the loss is {write_number(largest)}"
     if not math.isnan(smallest):
         # An eigenvalue of zero is estimated a little off it, measured by the largest one.
         kind = (
-            "so the weights are not at a minimum"
+            "The negative one shows that the weights are not at a minimum."
             if smallest < -0.05 * abs(largest)
-            else "as near a minimum"
+            else "Beside the largest, the smallest is close to zero, as near a minimum."
         )
-        lead += f", in its flattest or most hollow with {write_number(smallest)}, {kind}"
+        lead += f", the smallest {write_number(smallest)}. {kind}"
+    else:
+        lead += "."
 
-    lead += "."
     if not math.isnan(step):
-        lead += f" Down the gradient, a step of more than {write_number(step)} raises the loss."
+        lead += (
+            " A step down the gradient raises the loss if its learning rate is above "
+            f"{write_number(step)}."
+        )
 
     return lead

@@ -7,9 +7,14 @@ import math
 import numpy as np
 import xarray as xr
 
-from resonance_toolkit._front.page.numbers import Number, value_of, write_number
-from resonance_toolkit._front.page.sections.part import Findings, result_of
-from resonance_toolkit._front.page.sections.words import defined, how_they_pull
+from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
+from resonance_toolkit._front.page.sections.model import say_loss_of_chance
+from resonance_toolkit._front.page.sections.part import (
+    Findings,
+    examination_of,
+    result_of,
+)
+from resonance_toolkit._front.page.sections.words import describe_cosine, keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -35,28 +40,28 @@ def describe(node: xr.DataTree) -> Findings:
             value_of(result, "conflict_share"),
             "layers with a negative cosine; 0.5 for random directions",
         ),
-        Number("main loss", value_of(result, "loss_main")),
-        Number("auxiliary loss", value_of(result, "loss_aux"), "summed over branches, with alpha"),
+        Number("main loss", value_of(result, "loss_main"), say_loss_of_chance(node)),
+        Number("auxiliary loss", value_of(result, "loss_aux"), _say_branches(node)),
         _norm_ratio(result),
     ]
     lead = (
         f"At the given weights the two gradients have a cosine of {write_number(cosine)}: "
-        f"{how_they_pull(cosine)}."
+        f"{describe_cosine(cosine)}."
         if not math.isnan(cosine)
         else ""
     )
 
     return Findings(
         lead=lead,
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
-            "The main loss and the loss of the branches each ask for a step. Their cosine says "
-            "whether it is the same step, layer by layer. It holds for these weights only: early "
-            "in training both losses often agree, and part later.",
-            "Layers after the last branch have no cosine, since the auxiliary loss does not reach "
-            "them, and are left out.",
+            "Each of the two losses asks for a step of the weights. Their cosine says, "
+            "layer by layer, whether it is the same step. It holds for these weights only: the "
+            "two losses often agree early in training, and less later.",
+            "Layers behind the last branch are left out: the auxiliary loss does not reach them, "
+            "so they have no cosine.",
         ],
-        drawn=[result],
+        results=[result],
     )
 
 
@@ -72,9 +77,27 @@ def _cosine_of_chance(result: xr.Dataset) -> float:
     return 1 / math.sqrt(shared) if shared else math.nan
 
 
+def _say_branches(node: xr.DataTree) -> str:
+    """Say how many branches add up to the auxiliary loss, and what one of them would have."""
+    text = "summed over all branches, times alpha"
+    examination = examination_of(node)
+    settings = examination.attrs
+    layers = [name for name in str(settings.get("layers", "")).split(", ") if name]
+    n_branches = as_number(settings.get("n")) * len(layers)
+    if math.isnan(n_branches) or not layers:
+        return text
+    text += f": {n_branches:,.0f} of them"
+
+    # The branches' own loss is a binary cross-entropy for each class, averaged over classes.
+    response = examination.children.get("response")
+    if response is not None and response.attrs.get("branch_loss") == "bce":
+        text += f"; a branch that guesses has {write_number(math.log(2))}"
+    return text
+
+
 def _norm_ratio(result: xr.Dataset) -> Number:
     """Compare the lengths of both gradients over the layers that they share."""
-    name = "length of the auxiliary gradient over that of the main one"
+    name = "norm of the auxiliary gradient, divided by that of the main one"
     if not {"norm_main", "norm_aux", "cosine"} <= set(result.data_vars):
         return Number(name, math.nan)
 
@@ -86,5 +109,5 @@ def _norm_ratio(result: xr.Dataset) -> Number:
     return Number(
         name,
         ratio if np.isfinite(ratio) else math.nan,
-        "1: both weigh alike in a step; grows with alpha and with the number of branches",
+        "1: both contribute equally to a step; grows with alpha and with the number of branches",
     )

@@ -9,7 +9,7 @@ import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, as_number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, child_of, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 
 def describe(node: xr.DataTree) -> Findings:
@@ -17,18 +17,24 @@ def describe(node: xr.DataTree) -> Findings:
     surface = result_of(node)
     smoothness = child_of(node, "smoothness")
     dilution = child_of(node, "dilution")
-    centre = _at_the_weights(surface)
+    centre = _loss_at_weights(surface)
     low = value_of(surface, "loss", "min")
     high = value_of(surface, "loss", "max")
 
     numbers = [
-        Number("loss at the weights", centre),
-        Number("lowest loss on the plane", low, "at the weights, if they are a minimum"),
-        Number("highest loss on the plane", high),
+        Number(
+            "loss at the weights",
+            centre,
+            "the mean main loss as above, though perhaps of fewer samples",
+        ),
+        Number(
+            "lowest loss on the plane", low, "the loss at the weights, if they are a minimum here"
+        ),
+        Number("highest loss on the plane", high, _say_reach(surface)),
         Number(
             "estimated error of the surface",
             as_number(surface.attrs.get("error_estimate")),
-            "0: every point was evaluated, none is interpolated",
+            "in units of the loss; 0 if every point was evaluated and none is interpolated",
         ),
         *_roughness_numbers(smoothness),
         *_dilution_numbers(dilution),
@@ -36,14 +42,14 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(centre, low, high, smoothness),
-        numbers=defined(numbers),
-        meanings=_meanings(surface, dilution),
-        drawn=[result for result in (surface, dilution) if result is not None],
+        numbers=keep_defined(numbers),
+        meanings=_explain_plane(surface, dilution),
+        results=[result for result in (surface, dilution) if result is not None],
         surface=surface if "loss" in surface else None,
     )
 
 
-def _at_the_weights(surface: xr.Dataset) -> float:
+def _loss_at_weights(surface: xr.Dataset) -> float:
     if "loss" not in surface or {"alpha", "beta"} - set(surface.dims):
         return math.nan
     # A plane with an even number of points has none at the weights themselves.
@@ -52,15 +58,22 @@ def _at_the_weights(surface: xr.Dataset) -> float:
     return float(centre) if is_there and centre.ndim == 0 else math.nan
 
 
+def _say_reach(surface: xr.Dataset) -> str:
+    if "alpha" not in surface.coords:
+        return ""
+    reach = write_number(float(np.abs(surface["alpha"].values).max()))
+    return f"the plane reaches to a distance of {reach} along each axis"
+
+
 def _roughness_numbers(smoothness: xr.Dataset | None) -> list[Number]:
     if smoothness is None:
         return []
 
     sharpness = [
         Number(
-            f"largest rise within {float(radius):g}",
+            f"largest rise of the loss within a distance of {float(radius):g}",
             value_of(smoothness.sel(radius=radius), "sharpness"),
-            "0 on a plateau, or in a wide valley",
+            "0 on a plateau; small in a wide valley",
         )
         for radius in np.atleast_1d(smoothness["radius"].values)
     ]
@@ -88,9 +101,9 @@ def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
     if "change" in dilution and "statistic" in dilution.coords:
         changes = [
             Number(
-                "change of the mean slope when directions cover the branches as well",
+                "change of the mean slope if the plane also spans the weights of the branches",
                 float(dilution["change"].sel(statistic=name)),
-                "0: none; a plane over more parameters moves the backbone less",
+                "0: none; below 0 the surface looks smoother, since the model itself moves less",
             )
             for name in ("mean_grad",)
             if name in dilution["statistic"].values
@@ -98,9 +111,10 @@ def _dilution_numbers(dilution: xr.Dataset | None) -> list[Number]:
 
     return [
         Number(
-            "dilution to expect from counting parameters",
+            "dilution to expect from the number of parameters",
             value_of(dilution, "factor"),
-            "1: no branches; the share of a random direction's length that is on the backbone",
+            "the share of a random direction's length that falls on the model itself; 1 without "
+            "branches",
         ),
         *changes,
     ]
@@ -121,11 +135,12 @@ def _say_lead(centre: float, low: float, high: float, smoothness: xr.Dataset | N
     return lead
 
 
-def _meanings(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
+def _explain_plane(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
     texts = [
-        "A distance of 1 along an axis is a random direction as long as the weights themselves "
-        "(by the normalisation in the attributes). A plane shows two of very many directions: "
-        "that it is smooth does not mean that all of them are. The curvature below asks about all."
+        "Each axis is a random direction in the space of the weights; at a distance of 1 the step "
+        "is as long as the weights themselves (see `normalisation` under the settings). A plane "
+        "shows two of very many directions: if it is smooth, others need not be. The curvature "
+        "below concerns all directions."
     ]
     n_evaluations = as_number(surface.attrs.get("n_evaluations"))
     if not math.isnan(n_evaluations) and "loss" in surface:
@@ -139,9 +154,9 @@ def _meanings(surface: xr.Dataset, dilution: xr.Dataset | None) -> list[str]:
 
     if dilution is not None:
         texts.append(
-            "Branches do not change what the network computes, so they cannot smooth its loss. "
-            "A random direction over backbone and branches only moves the backbone less, and the "
-            "plane looks smoother. The dilution says how much of that to expect."
+            "Branches do not change what the model computes, so they cannot smooth its loss. But a "
+            "random direction of the same length that spans model and branches moves the model "
+            "less, and the surface looks smoother. The dilution says how much of this to expect."
         )
 
     return texts

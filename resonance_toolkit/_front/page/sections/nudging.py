@@ -9,11 +9,11 @@ import xarray as xr
 from resonance_toolkit._front.page.drawings.nudging import by_rule
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
 from resonance_toolkit._front.page.sections.part import Findings, result_of
-from resonance_toolkit._front.page.sections.words import defined
+from resonance_toolkit._front.page.sections.words import keep_defined
 
 _CREDITS = {
-    "backprop": "the best that a step of this length can do, to first order",
-    "auxiliary": "below 0: the branches' signal helps the main loss",
+    "backprop": "the most that a step of this length can do, to first order",
+    "auxiliary": "below 0: the branches' signal lowers the main loss",
     "random": "about 0: a random step neither helps nor hurts",
 }
 
@@ -27,7 +27,7 @@ def describe(node: xr.DataTree) -> Findings:
 
     numbers = [
         Number(
-            f"change of the loss by {rule}",
+            f"change of the loss by a nudge, {_label(rule)}",
             changes[rule],
             _CREDITS.get(rule, "below 0: the credit helps"),
             low=value_of(result.sel(rule=rule), "loss_change", "min"),
@@ -38,7 +38,7 @@ def describe(node: xr.DataTree) -> Findings:
 
     numbers += [
         Number(
-            f"cosine of {rule} with the gradient",
+            f"cosine of the credit with the gradient, {_label(rule)}",
             cosines[rule],
             "1: the gradient itself; 0: a random direction",
         )
@@ -54,14 +54,28 @@ def describe(node: xr.DataTree) -> Findings:
 
     return Findings(
         lead=_say_lead(changes),
-        numbers=defined(numbers),
+        numbers=keep_defined(numbers),
         meanings=[
-            "Each block's output is moved a little against a credit, the same length for all, and "
-            "the loss is measured again. Backprop is the yardstick, a random direction is zero. "
-            "Numbers are means over blocks; the intervals span the blocks.",
+            f"The output of one block at a time is moved by a small step{_say_eta(result)} against "
+            "a credit, and the main loss is measured again. The gradient of the main loss "
+            "(backprop) shows how much such a step can achieve, a random direction what chance "
+            "does. Numbers are means over blocks; the ranges span the blocks.",
         ],
-        drawn=[result_of(node)],
+        results=[result_of(node)],
     )
+
+
+def _label(rule: str) -> str:
+    return {"auxiliary": "auxiliary (the branches' signal)"}.get(rule, rule)
+
+
+def _say_eta(result: xr.Dataset) -> str:
+    """Say how long the step was, if there was one length only."""
+    kinds = {"rms": "root mean square eta", "unit": "length eta"}
+    kind = kinds.get(str(result.attrs.get("normalisation")))
+    if kind is None or "eta" not in result.coords or result["eta"].size != 1:
+        return ""
+    return f" ({kind} = {write_number(float(result['eta']))})"
 
 
 def _say_lead(changes: dict[str, float]) -> str:

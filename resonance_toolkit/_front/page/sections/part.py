@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import xarray as xr
 
@@ -19,21 +18,25 @@ class Findings:
         lead: What came out, in a sentence or two.
         numbers: With what each is to be held against.
         meanings: How to read them, a paragraph each.
-        drawn: The results to draw, in this order.
+        results: Those to draw, in this order.
         surface: A plane for the surface that can be turned.
     """
 
     lead: str = ""
     numbers: Sequence[Number] = ()
     meanings: Sequence[str] = ()
-    drawn: Sequence[xr.Dataset] = ()
+    results: Sequence[xr.Dataset] = ()
     surface: xr.Dataset | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def child_of(node: xr.DataTree, name: str) -> xr.Dataset | None:
     """Return a child's result, if there is such a child."""
     return result_of(node.children[name]) if name in node.children else None
+
+
+def examination_of(node: xr.DataTree) -> xr.DataTree:
+    """Return the tree that a part belongs to, which may be one of several runs in a larger one."""
+    return node if node.parent is None else node.parent
 
 
 def result_of(node: xr.DataTree) -> xr.Dataset:
@@ -49,10 +52,13 @@ def result_of(node: xr.DataTree) -> xr.Dataset:
         >>> result_of(tree["inner"]).identical(loss)
         True
     """
-    own = node.to_dataset(inherit=False)
-    shared = {
+    result = node.to_dataset(inherit=False)
+    all_coordinates = node.to_dataset(inherit=True).coords
+    inherited = {
         name: coordinate
-        for name, coordinate in node.to_dataset(inherit=True).coords.items()
-        if name not in own.coords and coordinate.dims and set(coordinate.dims) <= set(own.dims)
+        for name, coordinate in all_coordinates.items()
+        if name not in result.coords
+        and coordinate.dims
+        and set(coordinate.dims) <= set(result.dims)
     }
-    return own.assign_coords(shared)
+    return result.assign_coords(inherited)

@@ -8,12 +8,13 @@ import numpy as np
 import xarray as xr
 
 from resonance_toolkit._front.page.numbers import Number, value_of, write_number
+from resonance_toolkit._front.page.sections.model import say_chance, say_loss_of_chance
 from resonance_toolkit._front.page.sections.part import Findings, result_of
 from resonance_toolkit._front.page.sections.words import (
     count,
-    defined,
-    how_they_pull,
+    describe_cosine,
     join_sentences,
+    keep_defined,
     write_interval,
 )
 
@@ -21,31 +22,34 @@ from resonance_toolkit._front.page.sections.words import (
 def describe(node: xr.DataTree) -> Findings:
     """Say whether branches helped, and whether they made features readable."""
     result = result_of(node)
-    measure = "accuracy" if not math.isnan(_last(result, "accuracy", "plain")) else "loss"
+    measure = "accuracy" if not math.isnan(_final_mean(result, "accuracy", "plain")) else "loss"
     cosine = value_of(result, "cosine_total")
 
     numbers = [
-        *_final_numbers(result, "accuracy", "from 0 to 1; higher is better"),
-        *_final_numbers(result, "loss", "0 is perfect; lower is better"),
+        *_final_numbers(result, "accuracy", say_chance(node)),
+        *_final_numbers(result, "loss", say_loss_of_chance(node)),
         Number(
-            "mean cosine of both gradients while training",
+            "mean cosine of both gradients during training",
             cosine,
-            "1: one direction; 0: unrelated, as two random directions; \u22121: opposed",
+            "1: same direction; 0: unrelated, like two random directions; \u22121: opposed; the "
+            "range is over seeds and updates",
             low=value_of(result, "cosine_total", "min"),
             high=value_of(result, "cosine_total", "max"),
         ),
-        *_listening_numbers(result),
+        *_listening_numbers(result, say_chance(node)),
     ]
 
     return Findings(
         lead=_say_difference(result, measure),
-        numbers=defined(numbers),
-        meanings=[text for text in (*_meanings(result, cosine), _say_readable(result)) if text],
-        drawn=[result],
+        numbers=keep_defined(numbers),
+        meanings=[
+            text for text in (*_explain_experiment(result, cosine), _say_readable(result)) if text
+        ],
+        results=[result],
     )
 
 
-def _last(result: xr.Dataset, name: str, arm: str) -> float:
+def _final_mean(result: xr.Dataset, name: str, arm: str) -> float:
     """Mean over seeds at the last step that was measured for all of them."""
     if name not in result or "arm" not in result.dims or arm not in result["arm"].values:
         return math.nan
@@ -55,10 +59,10 @@ def _last(result: xr.Dataset, name: str, arm: str) -> float:
 
 def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number]:
     return [
-        Number(f"{name}, plain", _last(result, name, "plain"), reference),
-        Number(f"{name}, with branches", _last(result, name, "branches"), reference),
+        Number(f"held-out {name}, plain", _final_mean(result, name, "plain"), reference),
+        Number(f"held-out {name}, with branches", _final_mean(result, name, "branches"), reference),
         Number(
-            f"difference of {name}, branches minus plain",
+            f"difference in held-out {name}, with branches minus plain",
             value_of(result, f"{name}_difference"),
             "0: no effect; paired by seed, 95 % interval over seeds and held-out samples",
             low=value_of(result, f"{name}_difference_low"),
@@ -67,15 +71,15 @@ def _final_numbers(result: xr.Dataset, name: str, reference: str) -> list[Number
     ]
 
 
-def _listening_numbers(result: xr.Dataset) -> list[Number]:
+def _listening_numbers(result: xr.Dataset, chance: str = "") -> list[Number]:
     if "listening_accuracy" not in result:
         return []
 
     return [
         Number(
-            f"listening accuracy, {label}",
+            f"accuracy of listening heads, {label}",
             value_of(result.sel(arm=[arm]), "listening_accuracy"),
-            "of linear heads that only listen; mean over attachment points and seeds",
+            f"mean over attachment points and seeds; {chance}",
         )
         for arm, label in (("plain", "plain"), ("branches", "with branches"))
         if arm in result["arm"].values
@@ -83,8 +87,8 @@ def _listening_numbers(result: xr.Dataset) -> list[Number]:
 
 
 def _say_difference(result: xr.Dataset, measure: str) -> str:
-    plain = _last(result, measure, "plain")
-    branches = _last(result, measure, "branches")
+    plain = _final_mean(result, measure, "plain")
+    branches = _final_mean(result, measure, "branches")
     if math.isnan(plain) or math.isnan(branches):
         return ""
 
@@ -94,41 +98,43 @@ def _say_difference(result: xr.Dataset, measure: str) -> str:
     steps = int(np.max(result["step"].values)) if "step" in result.coords else 0
 
     sentence = (
-        f"After {count(steps, 'update')}, networks trained with branches reach a held-out "
+        f"After {count(steps, 'update')}, models trained with branches reach a held-out "
         f"{measure} of {write_number(branches)}, plain ones {write_number(plain)}: a difference of "
         f"{write_number(difference, signed=True)} over {count(result.sizes['seed'], 'seed')}"
     )
     if math.isnan(low) or math.isnan(high):
         return f"{sentence}, too few for an interval."
 
-    told_apart = low > 0 or high < 0
+    excludes_zero = low > 0 or high < 0
 
     return f"{sentence} (95 % interval {write_interval(low, high, signed=True)}). The interval " + (
-        "leaves out zero." if told_apart else "contains zero: the two cannot be told apart."
+        "does not contain zero."
+        if excludes_zero
+        else "contains zero, so this experiment does not show a difference."
     )
 
 
-def _meanings(result: xr.Dataset, cosine: float) -> list[str]:
+def _explain_experiment(result: xr.Dataset, cosine: float) -> list[str]:
     settings = result.attrs
     sentences = [
-        "Both arms start from the same weights, see the same batches in the same order, and differ "
-        "by the branches alone, so the difference is taken seed by seed."
+        "Both arms start from the given weights and see the same batches in the same order. They "
+        "differ only in the branches, so the difference is taken seed by seed."
     ]
     if "optimizer" in settings:
         sentences.append(
             f"Trained with {settings['optimizer']}, learning rate {settings.get('lr', '?')}, on "
             f"{settings.get('n_train', '?')} samples in batches of "
             f"{settings.get('batch_size', '?')}; measured on {settings.get('n_held_out', '?')} "
-            "others."
+            "other samples."
         )
 
     texts = [" ".join(sentences)]
     if not math.isnan(cosine):
         texts.append(
-            f"While training, the two gradients have a mean cosine of {write_number(cosine)}: "
-            f"{how_they_pull(cosine)}. A cosine says whether the branches ask for what the main "
-            "loss asks for at this moment; whether the network ends up better is what the "
-            "difference above says."
+            f"During training, the two gradients have a mean cosine of {write_number(cosine)}: "
+            f"{describe_cosine(cosine)}. The cosine shows whether branches and main loss ask for "
+            "the same step at that moment. Whether the model ends up better is shown by the "
+            "difference above."
         )
 
     return texts
@@ -143,12 +149,13 @@ def _say_readable(result: xr.Dataset) -> str:
     plain, branches = numbers
     low = value_of(result, "listening_difference_low")
     high = value_of(result, "listening_difference_high")
-    more = "more" if low > 0 else "less" if high < 0 else "no more and no less that can be told"
+    more = "more" if low > 0 else "less" if high < 0 else "about as much"
+    than = "as" if more.startswith("about") else "than"
 
     return join_sentences(
-        "Readable and helped are two things. After training, linear heads that only listen read "
-        f"{more} from the networks with branches: {write_number(branches)}, against "
-        f"{write_number(plain)} from plain ones.",
+        "That the classes can be read from a layer does not mean that the model uses them. After "
+        f"training, listening heads read {more} from the models with branches {than} from the "
+        f"plain ones: an accuracy of {write_number(branches)}, against {write_number(plain)}.",
         _say_network(result),
     )
 
@@ -159,8 +166,8 @@ def _say_network(result: xr.Dataset) -> str:
     if math.isnan(low) or math.isnan(high):
         return ""
     if low > 0:
-        return "The networks themselves answer better as well."
+        return "The models themselves also answer better."
     if high < 0:
-        return "The networks themselves answer worse."
+        return "The models themselves answer worse."
 
-    return "Whether the networks themselves answer better, these seeds do not tell."
+    return "These seeds do not show whether the models themselves answer better."

@@ -12,7 +12,7 @@ from resonance_toolkit._front.page.numbers import Number, write_number
 MARGIN = 0.05
 
 
-def defined(numbers: Iterable[Number]) -> list[Number]:
+def keep_defined(numbers: Iterable[Number]) -> list[Number]:
     """Leave out what could not be measured."""
     return [number for number in numbers if not math.isnan(number.value)]
 
@@ -27,11 +27,11 @@ def write_interval(low: float, high: float, *, signed: bool = False) -> str:
     return f"from {write_number(low, signed=signed)} to {write_number(high, signed=signed)}"
 
 
-def how_they_pull(cosine: float) -> str:
+def describe_cosine(cosine: float) -> str:
     """Say what a cosine of two gradients means.
 
     Examples:
-        >>> how_they_pull(0.4), how_they_pull(-0.01)
+        >>> describe_cosine(0.4), describe_cosine(-0.01)
         ('they pull the same way', 'they are nearly at right angles')
     """
     if cosine > MARGIN:

@@ -193,7 +193,7 @@ class Hostile:
         (arrays_of(np.array([Hostile()] * 12)), "it holds Python objects"),
         (arrays_of(np.array(["a"] * 12)[:, None]), "expected arrays of numbers"),
         (lambda folder: folder / "none.npz", "no file or folder"),
-        (lambda folder: write_model(folder), "is none of the forms that are read"),
+        (lambda folder: write_model(folder), "is in none of the forms that can be read"),
     ],
 )
 def test_arrays_that_make_no_sense_give_a_sentence(refused_data, tmp_path, make, sentence):
@@ -216,7 +216,7 @@ def test_other_mistakes_about_data_give_a_sentence(refused_data, tmp_path):
 
     folder = write_images(tmp_path / "images", n=1)
     (folder / "cats" / "0.png").write_bytes(b"no image")
-    assert "0.png is no image that can be read" in refused_data("Images", folder)
+    assert "0.png is not an image that can be read" in refused_data("Images", folder)
     folder = write_images(tmp_path / "others", n=1)
     told = refused_data("Images", folder, "--mean", "0.5,0.5")
     assert told == "--mean: expected 1 or 3 numbers, one for each channel, got 2"
@@ -230,7 +230,7 @@ def test_mistakes_about_texts_give_a_sentence(refused_data, run, tmp_path):
     assert "expected at least 25" in refused_data("Characters", text)
     assert "has no embedding" in refused_data("build", text)
     text.write_bytes(b"\xff\xfe\x00")
-    assert "is no text in UTF-8" in refused_data("Characters", text)
+    assert "is not a text in UTF-8" in refused_data("Characters", text)
 
 
 def test_a_text_for_a_model_that_does_not_write_is_refused(refused, tmp_path):
@@ -239,4 +239,4 @@ def test_a_text_for_a_model_that_does_not_write_is_refused(refused, tmp_path):
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     (tmp_path / "a.txt").write_text("to be or not " * 30, encoding="utf-8")
     told = refused("examine", tmp_path / "bert", "--data", tmp_path / "a.txt")
-    assert "BertForSequenceClassification is none" in told
+    assert "BertForSequenceClassification is not one" in told

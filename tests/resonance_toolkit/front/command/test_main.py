@@ -67,7 +67,7 @@ def test_a_run_that_was_stopped_goes_on_unless_it_is_to_begin_anew(run, stand_in
 
     code, out, err = run(*words)
     assert code == 130
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
     assert "result: " in out
     assert stand_in.settings["checkpoint"].samefile(progress)
     assert progress.read_text(encoding="utf-8") == "the model part"
@@ -90,7 +90,7 @@ def test_an_output_folder_of_another_run_is_not_overwritten(refused, stand_in, w
     )
     assert refused(*words) == (
         "--output: 'a/progress.nc' was made with other settings; it differs in n; give another "
-        "folder, or --fresh to begin anew"
+        "folder, or --fresh to start over"
     )
 
 
@@ -139,6 +139,14 @@ def test_options_that_make_no_sense_give_a_sentence(refused, words, options, sen
     assert sentence in refused(*words, *options)
 
 
+def test_settings_are_refused_before_anything_is_loaded(refused):
+    # Neither the model nor the data are there, which would be told next.
+    words = ("examine", "timm:none", "--data", "nowhere")
+    assert "--budget: expected 'seconds'" in refused(*words, "--budget", "soon")
+    assert "--parts: expected one of model" in refused(*words, "--parts", "respnse")
+    assert "--seed: expected a whole number" in refused(*words, "--seed", "-1")
+
+
 def test_what_is_missing_is_named(refused):
     assert "python -m resonance examine digits" in refused("examine")
     assert "say what timm:x is examined on" in refused("examine", "timm:x")
@@ -174,5 +182,5 @@ def test_help_has_examples_and_loads_nothing_that_it_does_not_need():
     command = [sys.executable, "-c", code, "examine", "--help"]
     process = subprocess.run(command, capture_output=True, text=True)
     assert "python -m resonance examine digits" in process.stdout
-    assert "The code of the file is run" in " ".join(process.stdout.split())
+    assert "the code of the file is run" in " ".join(process.stdout.split())
     assert process.stderr.split() == []

@@ -112,7 +112,7 @@ def test_a_files_neighbour_called_like_an_instrument_is_the_files_own(run, stand
     [
         ("timm:resnet81", "timm has no 'resnet81'; did you mean resnet18"),
         ("torchvision:resnet81", "torchvision has no 'resnet81'; did you mean resnet18"),
-        ("transformers:no/such-name", "not among what transformers has downloaded"),
+        ("transformers:no/such-name", "nor a model that transformers has downloaded"),
         ("resnet18", "got 'resnet18'; did you mean timm:resnet18 or torchvision:resnet18?"),
         ("tim:resnet18", "did you mean timm:resnet18?"),
         ("nothing", "expected timm:NAME, torchvision:NAME"),
@@ -124,7 +124,7 @@ def test_a_files_neighbour_called_like_an_instrument_is_the_files_own(run, stand
         ("own_model.py:number", "gave int; expected an nn.Module"),
         ("empty", "has no config.json"),
         ("broken.py:build", "cannot be run at line 1: SyntaxError"),
-        ("digits", "digits is a model for --data digits alone"),
+        ("digits", "the model digits needs --data digits"),
     ],
 )
 def test_a_model_that_is_not_there_gives_a_sentence(refused, tmp_path, model, sentence):

@@ -92,7 +92,7 @@ def test_effect_and_cosine_together_decide(accuracy, cosines, word):
 def test_effect_and_interval_have_one_unit():
     verdict = judge(make_response(spread_around(0.1), cosines=ABOVE))
     low, high = (100 * end for end in (verdict.low, verdict.high))
-    assert "10 points higher" in verdict.sentence
+    assert "10 percentage points higher" in verdict.sentence
     assert f"{low:+.3g} to {high:+.3g}" in verdict.sentence
 
 
@@ -188,7 +188,7 @@ def test_a_loss_that_tells_is_told_beside_an_accuracy_that_does_not():
     undecided = make_response(np.zeros((5, 16)), losses=spread_around(-0.1))
     verdict = judge(undecided)
     assert (verdict.word, verdict.measure) == ("undecided", "accuracy")
-    assert "the held-out loss is lower" in verdict.sentence
+    assert "The held-out loss, a finer measure, is clearly lower" in verdict.sentence
 
 
 def test_no_experiment_is_undecided_with_its_reason():

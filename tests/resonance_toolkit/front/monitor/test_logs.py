@@ -134,7 +134,7 @@ def test_a_server_that_is_away_stops_nothing(mlflow, monkeypatch):
     mlflow.set_tracking_uri("http://127.0.0.1:9")
     training = Run()
     monitor = Monitor(training.model, probe=training.probe, every=1, log=run)
-    with pytest.warns(UserWarning, match="`log` failed; training goes on"):
+    with pytest.warns(UserWarning, match="`log` failed; the training continues"):
         training.train(2, monitor.backward)
     assert monitor.tree()["gradients"].sizes["step"] == 2
     assert "step 0" in monitor.tree().attrs["log_reason"]

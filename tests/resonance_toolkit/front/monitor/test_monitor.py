@@ -431,7 +431,7 @@ def test_an_update_that_cannot_be_read_is_trained_on_all_the_same():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"probe": "p"}, r"`probe`: expected what probes.attach or attach_exits gave, got str"),
+        ({"probe": "p"}, r"`probe`: expected what probes.attach or attach_exits returned, got str"),
         ({"every": 0}, r"`every`: expected a whole number of at least 1, got 0"),
         ({"sharpness_every": 2.5, "data": 1}, r"`sharpness_every`: expected a whole number"),
         ({"sharpness_every": 2}, r"`data`: expected samples, on which sharpness is measured"),

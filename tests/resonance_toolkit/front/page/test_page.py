@@ -64,7 +64,9 @@ def test_the_answer_comes_first(tree, html, shown):
     top = shown.text[""]
     for name in ("verdict", "verdict_sentence", "verdict_rule", "verdict_remedy"):
         assert str(tree.attrs[name]) in top
-    ends = [tree.attrs[f"verdict_interval_{end}"] for end in ("low", "high")]
+    # An accuracy is a share in the tree, and in percentage points on the page.
+    ends = [100 * tree.attrs[f"verdict_interval_{end}"] for end in ("low", "high")]
+    assert "percentage points of held-out accuracy" in top
     assert [exact for _, exact in shown.numbers[""]] == ends
     assert html.index("verdict") < html.index("<table")
 
@@ -168,7 +170,11 @@ def test_references_are_stated(tree, shown):
     assert f"uniform attention: {1 / 16:.3g}" in shown.text["attention"]
     assert f"two random directions: 0 \u00b1 {1 / np.sqrt(8 * 4160):.3g}" in shown.text["gradients"]
     assert "about 0: a random step" in shown.text["nudging"]
-    assert "chance" in shown.text["model"]
+    for part in ("model", "response"):
+        assert "chance is 0.1, for 10 equally frequent classes" in shown.text[part]
+        assert f"gives ln 10 = {np.log(10):.3g}" in shown.text[part]
+    # 20 branches at each of 4 layers; a coin's binary cross-entropy.
+    assert f"80 of them; a branch that guesses has {np.log(2):.3g}" in shown.text["gradients"]
 
 
 def test_layers_stand_side_by_side(tree, shown):

@@ -1,3 +1,13 @@
+"""Errors that more than one package raises, or tells apart from others."""
+
+
+class NotApplicableError(ValueError):
+    """A model has nothing of what a verb measures, such as a network without attention.
+
+    No argument would change that: whoever measures many models goes on with the next.
+    """
+
+
 def missing_extra(module: str, extra: str) -> ImportError:
     """Make the error of a module whose optional packages are not installed.
 
