@@ -37,7 +37,7 @@ def _capture_in_a_pass(model, data):
 
 def _watch_training(model, data):
     monitor = resonance.Monitor(
-        model, every=1, layers=["norm", "blocks.*"], data=data, samples=6, sharpness_every=1
+        model, every=1, level="parameter", data=data, samples=6, sharpness_every=1
     )
     grads = [p.grad for p in model.parameters()]
     model.zero_grad()

@@ -41,6 +41,13 @@ class Padded(nn.Module):
         return self.head((hidden * weights).sum(1) / weights.sum(1))
 
 
+class Tagger(Padded):
+    """One output for each token."""
+
+    def forward(self, ids, attention_mask):
+        return self.head(self.second(self.first(self.tokens(ids)).tanh()))
+
+
 class Pixels(nn.Module):
     """A class for each pixel, from features of half the size."""
 
@@ -168,12 +175,11 @@ OF_TEXTS = {
     ),
     "attention.capture, some queries": lambda m, d: attention.capture(m, d[0], queries=[0, 2, -1]),
     "attention.capture, all": lambda m, d: attention.capture(m, d[0], queries="all", maps=True),
-    "probes.attach_exits, no sample": lambda m, d: probes.record_exits(m, d, ["block"]),
+    "probes.attach_exits, no sample": lambda m, d: probes.record_exits(m, d, ["tokens", "block"]),
 }
 OF_PADDED_TEXTS = {
     "probes.attach, mean": lambda m, d: _padded_probe(m, d, "mean"),
     "probes.attach, cls": lambda m, d: _padded_probe(m, d, "cls"),
-    "probes.attach_exits, tuned": _tuned_lens_of_padded,
     "nudging.nudge, random": lambda m, d: nudging.nudge(m, d, nudging.random(), ["first"]),
     "nudging.correlation": lambda m, d: nudging.correlation(
         m, d, nudging.backprop(), ["first"], n_directions=2, dtype=None
@@ -204,6 +210,10 @@ def test_texts(name):
 @pytest.mark.parametrize("name", OF_PADDED_TEXTS)
 def test_padded_texts(name):
     _compare(OF_PADDED_TEXTS[name], lambda: make_model(Padded), _padded_texts())
+
+
+def test_a_tuned_lens_of_padded_texts():
+    _compare(_tuned_lens_of_padded, lambda: make_model(Tagger), _padded_texts())
 
 
 def test_pixels():
