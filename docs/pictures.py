@@ -25,7 +25,7 @@ PUBLISHED = Path(__file__).parent.parent.resolve() / "results" / "published"
 # By picture, the figure that it is.
 FINDINGS = {"dilution.png": "table4.png"}
 
-_VIEWPORT = {"width": 980, "height": 1040}
+_VIEWPORT = {"width": 980, "height": 1330}
 
 
 def code_of(page: Path) -> str:
