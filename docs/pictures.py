@@ -23,7 +23,12 @@ TUTORIALS = Path(__file__).parent / "tutorials"
 PUBLISHED = Path(__file__).parent.parent.resolve() / "results" / "published"
 
 # By picture, the figure that it is.
-FINDINGS = {"dilution.png": "table4.png"}
+FINDINGS = {
+    "dilution.png": "table4.png",
+    "gradient_conflict.png": "table5.png",
+    "dose_response.png": "table1.png",
+    "learning.png": "figure8.png",
+}
 
 _VIEWPORT = {"width": 980, "height": 1330}
 

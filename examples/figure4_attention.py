@@ -19,7 +19,7 @@ from torch import Tensor
 import attention
 from lab.results.options import arguments
 from lab.results.publish import publish
-from lab.results.verdicts import Row, compare, compare_with_range
+from lab.results.verdicts import Row, compare, compare_with_range, printed_as
 from lab.studies.main_runs import (
     KINDS,
     main_runs,
@@ -31,6 +31,7 @@ from lab.training.scales import recipe_for
 IMAGES = 4  # test images in figure 4
 FOCUS = "ViT-6L, change of the focus"
 READING = "20 branches, all heads of the last layer: the paper says neither"
+DIGITS = {"peak": 3, "entropy": 2, "gini": 3, "coverage": 2}  # after the point, in table 27
 FIGURE_9 = {"coverage": 6.8, "peak": -12.6, "gini": -6.7}  # change in percent, its caption
 STAGES = (20, 60, 100)  # epochs, or percent of fewer
 PUBLISHED = {  # table 27: plain, asymmetric; at the three stages
@@ -130,7 +131,8 @@ def compare_stages(name: str, means: xr.DataArray | None, obstacles: Sequence[st
         for stage, number in enumerate(numbers):
             values = [] if means is None else means.sel(training=kind).isel(epoch=stage).values
             quantity = f"{name}, {kind}, stage {stage + 1}"
-            rows.append(compare(quantity, number, values, obstacles=obstacles, note=READING))
+            paper = printed_as(f"{number:.{DIGITS[name]}f}")
+            rows.append(compare(quantity, paper, values, obstacles=obstacles, note=READING))
     return rows
 
 
@@ -155,7 +157,8 @@ def rows_of_figure_9(stages: xr.Dataset | None, obstacles: Sequence[str]) -> lis
         contradiction = f"table 27 has {100 * (asymmetric_number / plain_number - 1):+.1f} %"
         title = f"{name}, change / % (figure 9)"
         note = f"{contradiction}; {READING}"
-        rows.append(compare(title, published, values, obstacles=obstacles, note=note))
+        paper = printed_as(f"{published:.1f}")
+        rows.append(compare(title, paper, values, obstacles=obstacles, note=note))
     return rows
 
 

@@ -17,7 +17,7 @@ from lab.results.options import arguments
 from lab.results.publish import publish
 from lab.results.verdicts import compare_with_range
 from lab.studies.main_runs import KINDS, main_runs, obstacles_by_backbone
-from lab.training.scales import LABELS
+from lab.training.scales import LABELS, SMALL
 
 WORDS = {  # gradient norms with branches, auxiliary loss along training
     "mlp": ("reduced", "stable"),
@@ -35,8 +35,10 @@ RATIOS = {  # our reading of the words: between these two
 
 def main(argv: list[str] | None = None) -> None:
     """Train both kinds (or read the runs); print the ratios, save and draw."""
-    args = arguments(__doc__, output="results/figure7.nc").parse_args(argv)
-    runs, budget = main_runs(args)
+    parser = arguments(__doc__, output="results/figure7.nc")
+    parser.add_argument("--architectures", nargs="+", choices=SMALL, default=list(SMALL))
+    args = parser.parse_args(argv)
+    runs, budget = main_runs(args, args.architectures)
 
     label = xr.Variable("architecture", list(runs), {"long_name": "backbone"})
     traces = [run[["loss_main", "loss_aux", "gradient_norm"]] for run in runs.values()]
@@ -48,9 +50,10 @@ def main(argv: list[str] | None = None) -> None:
         long_name="mean gradient norm, asymmetric over plain"
     )
 
-    obstacles = obstacles_by_backbone(args)
+    obstacles = obstacles_by_backbone(args, args.architectures)
     rows = []
-    for name, (norm_word, loss_word) in WORDS.items():
+    for name in runs:
+        norm_word, loss_word = WORDS[name]
         ratios = {
             "gradient norm with / without": (
                 norm_word,
@@ -84,7 +87,10 @@ def loss_ratio(run: xr.Dataset) -> xr.DataArray:
 
 def draw(runs: dict[str, xr.Dataset]) -> plt.Figure:
     """Draw losses above, gradient norms below, a column for each architecture; the first seed."""
-    figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), layout="constrained", sharex="col")
+    size = (1.6 + 3.8 * len(runs), 6.5)
+    figure, axes = plt.subplots(
+        2, len(runs), figsize=size, layout="constrained", sharex="col", squeeze=False
+    )
     for (loss_ax, norm_ax), (name, run) in zip(axes.T, runs.items(), strict=True):
         kinds = {kind: run.sel(training=kind).isel(seed=0) for kind in KINDS}
         kinds["plain"] = kinds["plain"].drop_vars("loss_aux")  # all NaN there

@@ -14,10 +14,10 @@ import xarray as xr
 
 from lab.results.options import arguments
 from lab.results.publish import publish
-from lab.results.verdicts import Row, compare
+from lab.results.verdicts import Row, compare, printed_as
 from lab.studies.learning_curves import draw_learning
 from lab.studies.main_runs import KINDS, main_runs, obstacles_by_backbone
-from lab.training.scales import LABELS
+from lab.training.scales import LABELS, SMALL
 
 PUBLISHED = {  # plain, asymmetric: convergence epoch, final accuracy, gaps at 10, 50, 100
     "mlp": [(15, 0.2220, 0.0098, 0.1039, 0.2234), (21, 0.2305, 0.0049, 0.0566, 0.1225)],
@@ -34,8 +34,10 @@ NAMES = ("convergence epoch", "final accuracy", "early gap", "middle gap", "late
 
 def main(argv: list[str] | None = None) -> None:
     """Train both kinds (or read the runs); print tables 31 and 32, save and draw."""
-    args = arguments(__doc__, output="results/figure8.nc").parse_args(argv)
-    runs, budget = main_runs(args)
+    parser = arguments(__doc__, output="results/figure8.nc")
+    parser.add_argument("--architectures", nargs="+", choices=SMALL, default=list(SMALL))
+    args = parser.parse_args(argv)
+    runs, budget = main_runs(args, args.architectures)
 
     names = ["train_accuracy", "test_accuracy", "train_loss", "test_loss"]
     curves = [run[names] for run in runs.values()]
@@ -44,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
     result["gap"] = result["train_accuracy"] - result["test_accuracy"]
     result["gap"].attrs["long_name"] = "training less test accuracy"
 
-    obstacles = obstacles_by_backbone(args)
+    obstacles = obstacles_by_backbone(args, args.architectures)
     rows = [row for name, run in runs.items() for row in rows_of(name, run, obstacles[name])]
     publish(result, draw_learning(runs), rows, output=args.output, budget=budget)
 
@@ -60,7 +62,9 @@ def rows_of(name: str, run: xr.Dataset, obstacles: Sequence[str]) -> list[Row]:
         summaries = summary(run.sel(training=kind))
         for quantity, published, values in zip(NAMES, numbers, summaries, strict=True):
             title = f"{LABELS[name]}, {kind}, {quantity}"
-            rows.append(compare(title, published, values, obstacles=reasons))
+            is_epoch = quantity == "convergence epoch"
+            paper = printed_as(str(published) if is_epoch else f"{published:.4f}")
+            rows.append(compare(title, paper, values, obstacles=reasons))
     return rows
 
 

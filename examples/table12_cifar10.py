@@ -12,7 +12,7 @@ import argparse
 from dataclasses import replace
 
 from lab.results.options import arguments
-from lab.studies.alpha_search import search_line
+from lab.studies.alpha_search import LINE, search_line
 from lab.studies.cells import Cell, Line, printed
 from lab.studies.executing import executing
 from lab.studies.study import study
@@ -76,6 +76,8 @@ def mlp_strength(plain: Recipe, args: argparse.Namespace) -> tuple[float, str]:
         return args.alpha, "as asked for"
 
     # To show the recipe is no reason to search.
+    if args.search and args.show_recipe:
+        print(f"alpha {MLP_ALPHA:g} of the MLP stands for what {len(LINE)} earlier runs find")
     if not args.search or args.show_recipe:
         return MLP_ALPHA, "the middle of the paper's line"
 

@@ -14,9 +14,9 @@ import xarray as xr
 import gradients
 from lab.results.options import arguments
 from lab.results.publish import publish
-from lab.results.verdicts import Row, compare, join_notes, judge
+from lab.results.verdicts import Row, compare, join_notes, judge, printed_as
 from lab.studies.main_runs import main_runs, obstacles_by_backbone, trace_of
-from lab.training.scales import LABELS
+from lab.training.scales import LABELS, SMALL
 
 READING = "20 branches and CIFAR-100 are our reading: the paper says neither"
 STATISTICS = ("final", "mean", "min", "max")
@@ -29,8 +29,10 @@ PUBLISHED = {  # the four statistics, and the verdict
 
 def main(argv: list[str] | None = None) -> None:
     """Train with 20 branches (or read the runs); print the table, save and draw."""
-    args = arguments(__doc__, output="results/table5.nc").parse_args(argv)
-    runs, budget = main_runs(args)
+    parser = arguments(__doc__, output="results/table5.nc")
+    parser.add_argument("--architectures", nargs="+", choices=SMALL, default=list(SMALL))
+    args = parser.parse_args(argv)
+    runs, budget = main_runs(args, args.architectures)
 
     # Architectures have other layers, so that only what is summed over them can be joined.
     traces = {name: trace_of(run) for name, run in runs.items()}
@@ -40,8 +42,9 @@ def main(argv: list[str] | None = None) -> None:
 
     summary = summarise_each(traces)
     means = summary[list(STATISTICS)].mean("seed", keep_attrs=True)
-    rows = rows_of(summary, obstacles_by_backbone(args))
-    layers = gradients.plot_layers(first_seed(traces["vit6"])).figure
+    rows = rows_of(summary, obstacles_by_backbone(args, args.architectures))
+    layered = traces.get("vit6", traces[args.architectures[-1]])
+    layers = gradients.plot_layers(first_seed(layered)).figure
     figures = {"": draw(traces), "layers": layers}
     publish(result.merge(means), figures, rows, output=args.output, budget=budget)
 
@@ -61,12 +64,14 @@ def rows_of(summary: xr.Dataset, obstacles: Mapping[str, Sequence[str]]) -> list
         obstacles: By architecture, what keeps its numbers from being compared.
     """
     rows = []
-    for name, (*numbers, published_verdict) in PUBLISHED.items():
+    for name in summary["architecture"].values.tolist():
+        *numbers, published_verdict = PUBLISHED[name]
         part = summary.sel(architecture=name)
         for statistic, number in zip(STATISTICS, numbers, strict=True):
             quantity = f"{LABELS[name]}, {statistic} cosine"
             values = part[statistic].values
-            row = compare(quantity, number, values, obstacles=obstacles[name], note=READING)
+            paper = printed_as(f"{number:.4f}")
+            row = compare(quantity, paper, values, obstacles=obstacles[name], note=READING)
             rows.append(row)
 
         rows.append(_interaction_row(name, published_verdict, part, obstacles[name]))
@@ -89,7 +94,11 @@ def first_seed(trace: xr.Dataset) -> xr.Dataset:
 
 def draw(traces: dict[str, xr.Dataset]) -> plt.Figure:
     """Draw the cosine along training, a panel for each architecture, with the published mean."""
-    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained", sharey=True)
+    size = (1.6 + 3.8 * len(traces), 3.8)
+    figure, grid = plt.subplots(
+        1, len(traces), figsize=size, layout="constrained", sharey=True, squeeze=False
+    )
+    axes = grid[0]
     for ax, (name, trace) in zip(axes, traces.items(), strict=True):
         gradients.plot_trace(first_seed(trace), smooth=9, ax=ax, label="seed 42, smoothed")
         ax.axhline(PUBLISHED[name][1], color="C1", linestyle="--", label="published mean")

@@ -22,10 +22,12 @@ def blocks_of(model: nn.Module, params: Params, by: By | None) -> dict[str, Bloc
         model: Whose layers they are.
         params: The parameters that the matrix is about.
         by: None for one block of all; `"layer"` for one for each module that owns parameters;
-            names or patterns of modules for one each, with all that is inside them.
+            names or patterns of modules for one each, with all that is inside them; those among
+            the matches of a pattern that have no parameters are left out.
 
     Raises:
-        ValueError: If a pattern matches nothing, or a module without such parameters.
+        ValueError: If a pattern matches nothing, or no module with such parameters, or a module
+            that is named has none.
     """
     if by is None:
         return {WHOLE: range(len(params))}
@@ -37,12 +39,17 @@ def blocks_of(model: nn.Module, params: Params, by: By | None) -> dict[str, Bloc
         return dict(owners)
 
     blocks: dict[str, Block] = {}
-    for layer in find_layers(model, by, argument="by"):
+    layers = list(find_layers(model, by, argument="by"))
+    named_layers = {by} if isinstance(by, str) else set(by)
+    for layer in layers:
         positions = [i for i, name in enumerate(params) if name.startswith(f"{layer}.")]
-        if not positions:
+        if positions:
+            blocks[layer] = positions
+
+        # A pattern may match activations among the layers: these are left out.
+        elif layer in named_layers or (layer == layers[-1] and not blocks):
             raise ValueError(
                 f"`by` at {layer!r}: expected a layer with parameters that `over` covers, got one "
                 "without; by='layer' takes all that have some"
             )
-        blocks[layer] = positions
     return blocks

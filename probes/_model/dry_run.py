@@ -5,8 +5,9 @@ where that is impossible, on the model itself.
 """
 
 import copy
-from collections.abc import Mapping
-from contextlib import ExitStack
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -85,7 +86,7 @@ def _run_copy_without_data(
     root: nn.Module, layers: dict[str, nn.Module], sample: Any
 ) -> ForwardRecord:
     """Run a copy whose tensors have no data: nothing of the user's is touched."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with _keeping_torch_quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         # Filled by `deepcopy`: the copy of each object, by the `id` of the original.
         copies: dict[int, Any] = {}
         with FakeCopyMode(mode):
@@ -96,6 +97,19 @@ def _run_copy_without_data(
 
         layer_copies = {name: copies[id(module)] for name, module in layers.items()}
         return _run(root_copy, layer_copies, _without_data(sample, mode))
+
+
+@contextmanager
+def _keeping_torch_quiet() -> Iterator[None]:
+    """Keep torch from writing a traceback for each input that does not fit: some are guesses."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled = logger.disabled
+    logger.disabled = True
+
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
 
 
 def _without_data(sample: Any, mode: FakeTensorMode) -> Any:

@@ -36,7 +36,9 @@ def _capture_in_a_pass(model, data):
 
 
 def _watch_training(model, data):
-    monitor = resonance.Monitor(model, every=1, data=data, samples=6, sharpness_every=1)
+    monitor = resonance.Monitor(
+        model, every=1, layers=["norm", "blocks.*"], data=data, samples=6, sharpness_every=1
+    )
     grads = [p.grad for p in model.parameters()]
     model.zero_grad()
     for _ in range(2):

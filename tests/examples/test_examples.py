@@ -77,7 +77,7 @@ def test_example_runs(name, tmp_path, cache, capsys, monkeypatch):
     assert [cell.strip() for cell in printed[-2 - len(record["rows"])].split("|")][1:4] == [
         "published",
         "here",
-        "budget",
+        "verdict",
     ]
 
 

@@ -1,6 +1,7 @@
 """The examples of figure 5 and table 4, tiny: planes shrink as dilution by tensors has them."""
 
 import json
+import re
 
 import matplotlib as mpl
 import numpy as np
@@ -16,7 +17,8 @@ import table4_initial_norm as table4
 from lab.data.images import Images
 from lab.data.samples import relabel
 from lab.studies import surface_rows
-from lab.studies.surfaces import PlaneBudget
+from lab.studies.plane_options import plane_budget
+from lab.studies.surfaces import PlaneBudget, _measure, statistics_of
 from lab.training.recipe import Recipe
 
 
@@ -112,6 +114,47 @@ def test_relabelled_images_have_the_wanted_classes_and_keep_what_they_can(presen
     again = relabel(images, wanted, seed=1)
     assert torch.equal(found.y_train, again.y_train)
     assert torch.equal(images.y_train, y)
+
+
+def test_half_the_span_is_half_the_plane():
+    """The outer points of one plane are those of another that reaches so far."""
+    recipe = Recipe(backbone="mlp", data="digits", seed=42)
+    images = recipe.images()
+    near, far = (
+        _measure(recipe, images, PlaneBudget(size, 20, span=span), "tensor")
+        for size, span in ((3, 0.5), (5, 1.0))
+    )
+    np.testing.assert_allclose(near["alpha"], [-0.5, 0, 0.5])
+    np.testing.assert_allclose(near["loss"], far["loss"][:, 1:4, 1:4], rtol=1e-6)
+
+    # Mean(Grad) is per step of 51 points, which are as much nearer to each other.
+    labels = [xr.Variable(name, [0]) for name in ("seed", "scaling")]
+    slopes = []
+    for planes in (near, far.isel(alpha=slice(1, 4), beta=slice(1, 4))):
+        for label in labels:
+            planes = xr.concat([planes], label, data_vars=["loss"])
+        planes["scaling"] = ["tensor"]
+        slopes.append(statistics_of(planes)["value"].sel(statistic="mean_grad"))
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-4)  # differences of float32 losses
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "^100 images, 5 x 5 points$"),
+        (["--size", "7"], "^100 images, 7 x 7 points$"),
+        (["--size", "51", "--tolerance", "0.01"], "interpolated to 1 % of their range$"),
+        (
+            ["--samples", "9", "--span", "0.5", "--tolerance", "0.1"],
+            "9 images, .* from -0.5 to 0.5",
+        ),
+    ],
+)
+def test_planes_are_as_large_as_was_asked_for(options, words):
+    args = example.parse_args(["--scale", "cpu", *options])
+    assert re.search(words, str(plane_budget("vit6", args)))
+    if not options:
+        assert plane_budget("mlp", args) == PlaneBudget(51, 500)
 
 
 @pytest.mark.parametrize("data", ["CIFAR-10", "CIFAR-100", "digits"])

@@ -134,6 +134,12 @@ def test_noise_scales_by_loss_with_infinite_ones(n_layers):
     np.testing.assert_allclose(auxiliary[1:], scale["noise_scale"].sel(objective="auxiliary"))
     assert np.isnan(main).tolist() == [False, True] + [False] * (n_layers - 1)
 
+    # Numbers are written out, and not as powers of ten, which lie on one another.
+    ax.figure.canvas.draw()
+    labels = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
+    assert all(float(label) > 0 for label in labels if label)
+    assert not any(tick.label1.get_text() for tick in ax.xaxis.get_minor_ticks())
+
     # The infinite one: a triangle at the edge, and a line from the lower end to it.
     (triangle,) = [c for c in ax.collections if isinstance(c, mpl.collections.PathCollection)]
     edge = triangle.get_offsets()[0, 0]

@@ -108,6 +108,13 @@ def test_rows_and_figure_have_every_cell(cells):
     assert points[0].get_ydata().tolist() == [1.5, 1.5]
     assert [tick.get_text() for tick in cnn.get_xticklabels()] == ["20"]
 
+    # The intervals drawn are those of the table.
+    (bars,) = mlp.containers[0][2]
+    drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]
+    is_drawn = [row.quantity.startswith("mlp") and "change" in row.quantity for row in rows]
+    listed = [(row.low, row.high) for row, chosen in zip(rows, is_drawn, strict=True) if chosen]
+    np.testing.assert_allclose(sorted(drawn), sorted(listed))
+
 
 def _diverging(lost):
     """Make up runs, of which those diverge whose recipe is lost."""

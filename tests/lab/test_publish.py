@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import pytest
 import xarray as xr
 
-from lab.results.publish import publish
+from lab.results.publish import print_table, publish
 from lab.results.verdicts import Row
 from tests.helpers.systems import needs_posix
 
@@ -44,9 +44,18 @@ def test_everything_is_written_and_printed(tmp_path, figure, capsys):
     assert record["figures"] == ["table.png", "table.more.png"]
 
     printed = capsys.readouterr().out.splitlines()
-    assert [cell.strip() for cell in printed[0].split("|")][1:4] == ["published", "here", "budget"]
-    assert [cell.strip() for cell in printed[1].split("|")][:3] == ["gain", "9.2", "-"]
+    assert printed[0] == "budget: 2 epochs"
+    assert [cell.strip() for cell in printed[1].split("|")][1:] == ["published", "here", "verdict"]
+    assert [cell.strip() for cell in printed[2].split("|")][:3] == ["gain", "9.2", "-"]
     assert printed[-1].startswith("wrote ")
+
+
+def test_what_many_rows_say_is_printed_once(capsys):
+    reason = "3 epochs of digits, not 200 of CIFAR-10"
+    print_table([Row(f"row {i}", 1.0, 2.0, note=f"{reason}; {i} seeds") for i in range(5)], "none")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == ["budget: none", f"a: {reason}"]
+    assert printed[-1].endswith("| not comparable (a; 4 seeds)")
 
 
 def test_only_the_first_process_writes(tmp_path, figure, monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """Published numbers beside ours: when there is a verdict, and what it says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -8,7 +10,14 @@ import torch
 from lab.data.identity import NAMES, identify
 from lab.data.images import Images, digits, load_npz
 from lab.results.options import arguments
-from lab.results.verdicts import Published, Row, compare, compare_with_range
+from lab.results.verdicts import (
+    Published,
+    Row,
+    compare,
+    compare_with_range,
+    format_published,
+    printed_as,
+)
 from lab.studies.conditions import Conditions, conditions_of, obstacles, published_conditions
 from lab.training.recipe import Recipe
 
@@ -70,6 +79,30 @@ def test_without_a_deviation_the_interval_must_contain_the_number():
 
     row = compare("x", 1.2, values)
     assert (row.low, row.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(
+    ("printed", "values", "verdict"),
+    [
+        ("0.0000", [2e-5, 3e-5, 2.5e-5], "agrees"),
+        ("0.0000", [6e-5, 6.1e-5, 6.2e-5], "disagrees"),
+        ("0.0002", [1.6e-4, 1.61e-4], "agrees"),
+        ("-65.0", [-65.031, -65.03], "agrees"),
+        ("-65.0", [-65.1, -65.101], "disagrees"),
+        ("302", [302.4, 302.41], "agrees"),
+        ("1.3e4", [13400.0, 13410.0], "agrees"),
+        ("1.3e4", [13600.0, 13601.0], "disagrees"),
+    ],
+)
+def test_a_printed_number_stands_for_all_that_round_to_it(printed, values, verdict):
+    row = compare("x", printed_as(printed), values)
+    assert row.verdict == verdict
+    assert format_published(row) == printed
+
+
+def test_rounding_is_not_added_to_a_deviation():
+    values = [9.2 - 0.5 - 0.04, 9.2 - 0.5 - 0.0401]
+    assert compare("gain", replace(GAIN, rounding=0.05), values).verdict == "disagrees"
 
 
 @pytest.mark.parametrize(

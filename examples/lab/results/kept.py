@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.results.files import write_atomically
+from lab.results.notes import abbreviate, letter_notes
 from lab.results.record import read_record
 from lab.results.verdicts import VERDICTS, Row, format_here, format_published
 
@@ -26,9 +27,14 @@ _HEAD = """# Published and measured
 A number *agrees* if the data are the paper's data set (known by its content), the budget is the
 paper's (epochs, images, seeds) and the 95 % interval of our mean over seeds, in brackets, meets the
 published mean with its deviation. If only the last fails, it *disagrees*. In all other cases it is
-*not comparable*, and the reason stands beside it. The published change of an accuracy has no
-deviation of its own: it is given that of two independent means.
+*not comparable*, and the reason stands beside it. A number that is printed without a deviation
+stands for all that round to it. The published change of an accuracy has no deviation of its own: it
+is given that of two independent means. What is said of many rows of a table has a letter, and
+stands below it.
+
 [What the paper leaves out](recipe.md) is a page of its own.
+
+{overview}
 """
 _NOTHING = """
 No result is kept yet. `python examples/reproduce.py --scale paper --keep` makes and keeps them.
@@ -72,7 +78,7 @@ def write_results(
         tables = sorted(folder.glob("*.json")) if folder.is_dir() else []
         paths |= {path.stem: path for path in tables}
 
-    rows: list[Row] = []
+    rows_by_name: dict[str, list[Row]] = {}
     sections: list[str] = []
     for script, title in titles.items():
         for name, path in paths.items():
@@ -81,11 +87,14 @@ def write_results(
 
             record = read_record(path)
             assert record is not None
-            rows += [Row(**entry) for entry in record["rows"]]
+            rows_by_name[name] = [Row(**entry) for entry in record["rows"]]
             copies = _copy_pictures(path.parent, record["figures"], pictures)
             sections.append(_section(name, title, record, [_link(page, copy) for copy in copies]))
 
-    text = _HEAD.format(summary=summarise(rows)) + ("\n".join(sections) or _NOTHING)
+    all_rows = [row for rows in rows_by_name.values() for row in rows]
+    summary = f"{summarise(all_rows)} {_count_intervals(all_rows)}"
+    head = _HEAD.format(summary=summary, overview=_overview(rows_by_name))
+    text = head + "\n" + ("\n".join(sections) or _NOTHING)
     write_atomically({page: lambda place: place.write_text(text)})
 
 
@@ -102,21 +111,53 @@ def summarise(rows: Sequence[Row]) -> str:
     return f"**{total} published quantit{'y' if total == 1 else 'ies'}: {by_verdict}.**"
 
 
+def _count_intervals(rows: Sequence[Row]) -> str:
+    """Say how many verdicts rest on an interval."""
+    decided = [row for row in rows if row.published is not None and row.verdict in VERDICTS[:2]]
+    n_intervals = sum(row.low is not None for row in decided)
+    n_others = len(decided) - n_intervals
+    return f"{n_intervals} verdicts rest on an interval, {n_others} are of counts and orders."
+
+
+def _overview(rows_by_name: Mapping[str, Sequence[Row]]) -> str:
+    """Count the verdicts of each table."""
+    lines = [("table", *VERDICTS), ("---",) * (1 + len(VERDICTS))]
+    for name, rows in rows_by_name.items():
+        counts = Counter(row.verdict for row in rows if row.published is not None)
+        title = _title(name)
+        link = f"[{title}](#{title.lower().replace(' ', '-').replace('.', '')})"
+        lines.append((link, *(str(counts[verdict]) for verdict in VERDICTS)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _section(name: str, title: str, record: Mapping[str, Any], links: Sequence[str]) -> str:
     budget = f"Budget: {record['budget']}."
     command = f" Command: `{record['command']}`" if record.get("command") else ""
     version = f", version {record['version']}." if record.get("version") else "."
-    lines = [f"## {name.replace('_', ' ')}", "", title, "", f"{budget}{command}{version}", ""]
+    lines = [f"## {_title(name)}", "", title, "", f"{budget}{command}{version}", ""]
 
     lines += [f"![{name}]({link})\n" for link in links]
     lines += ["| quantity | published | here | verdict |", "| --- | --- | --- | --- |"]
-    for entry in record["rows"]:
-        row = Row(**entry)
+    rows = [Row(**entry) for entry in record["rows"]]
+    letters = letter_notes(rows)
+    for row in rows:
         verdict = row.verdict if row.published is not None else "-"
-        verdict += f" ({row.note})" if row.note else ""
+        note = abbreviate(row.note, letters, mark="*")
+        verdict += f" ({note})" if note else ""
         cells = (row.quantity, format_published(row), format_here(row), verdict)
-        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
+        lines.append("| " + " | ".join(map(_tidy, cells)) + " |")
+
+    legend = "; ".join(f"*{letter}* {_tidy(note)}" for note, letter in letters.items())
+    return "\n".join([*lines, "", *([f"{legend}.", ""] if legend else [])])
+
+
+def _tidy(text: str) -> str:
+    """Write text as a cell of a table may have it."""
+    return text.replace("|", "/").replace("+-", "±")
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _script_of(path: Path, names: Mapping[str, str] | Sequence[str]) -> str | None:

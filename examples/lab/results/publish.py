@@ -11,6 +11,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from lab.results.files import Writer, dataset_writer, is_first_process, write_atomically
+from lab.results.notes import abbreviate, letter_notes
 from lab.results.verdicts import Row, Value, format_here, format_published
 from resonance_toolkit import provenance, text_table
 
@@ -98,11 +99,17 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def print_table(rows: Sequence[Row], budget: str) -> None:
-    """Print quantities, published and measured, with the budget and the verdict."""
-    lines = [("", "published", "here", "budget", "verdict")]
+    """Print the budget, notes that many rows share, then quantities with their verdicts."""
+    print(f"budget: {budget}")
+    letters = letter_notes(rows)
+    for note, letter in letters.items():
+        print(f"{letter}: {note}")
+
+    lines = [("", "published", "here", "verdict")]
     for row in rows:
-        verdict = f"{row.verdict} ({row.note})" if row.note else row.verdict
-        lines.append((row.quantity, format_published(row), format_here(row), budget, verdict))
+        note = abbreviate(row.note, letters)
+        verdict = f"{row.verdict} ({note})" if note else row.verdict
+        lines.append((row.quantity, format_published(row), format_here(row), verdict))
 
     print(text_table(lines, separator=" | "))
 

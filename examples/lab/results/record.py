@@ -36,7 +36,7 @@ def _check_record(record: Any) -> None:
 
     for entry in record["rows"]:
         row = Row(**entry)  # refuses entries that a row has not, and unknown verdicts
-        texts = (row.quantity, row.note, row.p)
+        texts = (row.quantity, row.note, row.p, row.printed)
         values = (row.published, row.here, row.deviation, row.low, row.high)
         has_texts = all(isinstance(text, str) for text in texts)
         has_values = all(isinstance(value, int | float | str | None) for value in values)

@@ -9,6 +9,7 @@ other cases it is "not comparable", with the reason. That both have the same sig
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal, get_args
 
 from lab.results.statistics import mean_interval
@@ -27,11 +28,15 @@ class Published:
         mean: The number.
         deviation: What stands behind its "+-", over the paper's seeds; None if nothing does.
         p: The paper's own p value, as it is printed.
+        rounding: Half a unit of its last printed digit: 0.00005 for 0.0032.
+        printed: Its digits, where they tell more than the number: 0.0000.
     """
 
     mean: float
     deviation: float | None = None
     p: str = ""
+    rounding: float = 0.0
+    printed: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Row:
         published, here: The paper's number or words, and ours (a mean over seeds). So they are
             called in every printed table and in the kept files.
         verdict, note: The verdict, with the reason for it and further words.
-        deviation, p: As in `Published`.
+        deviation, p, printed: As in `Published`.
         low, high: The ends of our 95 % interval.
     """
 
@@ -56,6 +61,7 @@ class Row:
     p: str = ""
     low: float | None = None
     high: float | None = None
+    printed: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -74,7 +80,8 @@ def compare(
 
     Args:
         quantity: What was measured.
-        published: The paper's number. Without a deviation our interval must contain it.
+        published: The paper's number. Without a deviation our interval must contain it, or a
+            number that is rounded to it.
         values: Ours, one for each seed; those of diverged runs are NaN and left out.
         obstacles: Why there can be no verdict, as `lab.studies.conditions.obstacles` says.
         note: Further words.
@@ -87,6 +94,8 @@ def compare(
         'disagrees'
         >>> compare("gain", gain, [8.0, 8.4, 8.2], obstacles=["2 epochs, not 200"]).verdict
         'not comparable'
+        >>> compare("slope", printed_as("0.0000"), [2e-5, 3e-5]).verdict
+        'agrees'
     """
     if not isinstance(published, Published):
         published = Published(published)
@@ -95,7 +104,7 @@ def compare(
     n_lost = len(values) - len(finite_values)
     loss_note = f"{n_lost} of {len(values)} seeds undefined" if n_lost else ""
     mean, low, high = mean_interval(finite_values)
-    paper = {"deviation": published.deviation, "p": published.p}
+    paper = {"deviation": published.deviation, "p": published.p, "printed": published.printed}
 
     if not finite_values:
         words = join_notes("undefined here", *obstacles, note)
@@ -105,7 +114,8 @@ def compare(
         words = join_notes("a single seed has no interval", *obstacles, loss_note, note)
         return Row(quantity, published.mean, mean, note=words, **paper)
 
-    spread = published.deviation or 0.0
+    # 0.0000 stands for everything below 0.00005.
+    spread = published.rounding if published.deviation is None else published.deviation
     meets = low <= published.mean + spread and high >= published.mean - spread
     verdict = judge(meets, comparable=not obstacles)
 
@@ -115,6 +125,21 @@ def compare(
         remark = "intervals meet" if meets else "intervals do not meet"
     words = join_notes(*obstacles, remark, loss_note, note)
     return Row(quantity, published.mean, mean, verdict, words, low=low, high=high, **paper)
+
+
+def printed_as(text: str) -> Published:
+    """Read a number that is printed without a deviation, and how far it is rounded.
+
+    Examples:
+        >>> printed_as("0.0032")
+        Published(mean=0.0032, deviation=None, p='', rounding=5e-05, printed='0.0032')
+        >>> printed_as("1.3e4").rounding
+        500.0
+    """
+    exponent = Decimal(text).as_tuple().exponent
+    assert isinstance(exponent, int)  # neither NaN nor infinity
+    rounding = float(Decimal(5).scaleb(exponent - 1))
+    return Published(float(text), rounding=rounding, printed=text)
 
 
 def compare_with_range(
@@ -192,7 +217,7 @@ def format_published(row: Row) -> str:
         >>> format_published(Row("gain", 9.2, 8.0, deviation=1.6, p="< 0.001"))
         '9.2 +- 1.6 (p < 0.001)'
     """
-    text = format_value(row.published)
+    text = row.printed or format_value(row.published)
     if row.deviation is not None:
         text += f" +- {row.deviation:g}"
     if row.p:

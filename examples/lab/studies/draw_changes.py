@@ -8,6 +8,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lab.results.statistics import mean_interval
 from lab.studies.cells import TITLES, name_label, why_undefined
 
 
@@ -68,11 +69,14 @@ def _draw_panel(part: xr.Dataset, x: str, ax: Axes) -> None:
 
     positions = np.arange(defined.sizes[x])
     change = defined["change"]
-    below, above = change - defined["low"], defined["high"] - change
-
-    # Matplotlib refuses the tiny negative lengths that rounding makes of an empty interval.
-    interval = np.abs(np.stack([below, above]))
-    ax.errorbar(positions, change, interval, fmt="o", capsize=4, label="here, 95 % interval")
+    ax.errorbar(
+        positions,
+        change,
+        _half_widths(defined, x),
+        fmt="o",
+        capsize=4,
+        label="here, 95 % interval",
+    )
 
     published = defined["published_change"]
     ax.plot(positions, published, "s", color="C1", fillstyle="none", label="published")
@@ -81,3 +85,15 @@ def _draw_panel(part: xr.Dataset, x: str, ax: Axes) -> None:
     is_long = max(map(len, tick_labels)) > 6
     ax.set_xticks(positions, tick_labels, rotation=20 if is_long else 0)
     ax.margins(x=0.2)
+
+
+def _half_widths(part: xr.Dataset, x: str) -> list[float]:
+    """Return half the t interval of each mean change, that of the table; 0 for a single pair."""
+    plain, asymmetric = (part["accuracy"].sel(training=kind) for kind in ("plain", "asymmetric"))
+    differences = (asymmetric - plain).transpose(x, "seed").values
+
+    half_widths = []
+    for row in differences:
+        mean, low, _ = mean_interval(row[np.isfinite(row)].tolist())
+        half_widths.append(0.0 if math.isnan(low) else mean - low)
+    return half_widths

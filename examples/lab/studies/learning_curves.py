@@ -15,7 +15,14 @@ from lab.training.scales import LABELS
 
 def draw_learning(runs: Mapping[str, xr.Dataset]) -> Figure:
     """Draw a row for each architecture: accuracy, loss, gap; training dashed; means over seeds."""
-    figure, axes = plt.subplots(3, 3, figsize=(12, 9), layout="constrained", sharex=True)
+    figure, axes = plt.subplots(
+        len(runs),
+        3,
+        figsize=(12, 0.6 + 2.8 * len(runs)),
+        layout="constrained",
+        sharex=True,
+        squeeze=False,
+    )
 
     for (accuracy_ax, loss_ax, gap_ax), (name, run) in zip(axes, runs.items(), strict=True):
         for index, kind in enumerate(KINDS):

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab.studies.surfaces import CLASSES, SCALINGS, PlaneBudget
+from lab.studies.surfaces import CLASSES, SCALINGS, SPAN, PlaneBudget
 from lab.training.recipe import Recipe
 from lab.training.scales import LABELS, plural, recipe_for
 
@@ -28,6 +28,9 @@ def add_plane_options(parser: argparse.ArgumentParser) -> None:
     for_two = "of the MLP, and of the others; or one number for all"
     parser.add_argument("--size", type=int, nargs="+", help=f"points along each axis, {for_two}")
     parser.add_argument("--tolerance", type=float, help="interpolate; every point by default")
+    parser.add_argument(
+        "--span", type=float, default=SPAN, help="how far the axes reach: the paper does not say"
+    )
     parser.add_argument("--samples", type=int, nargs="+", help=f"training images, {for_two}")
 
 
@@ -42,7 +45,7 @@ def plane_budget(name: str, args: argparse.Namespace) -> PlaneBudget:
     budget = BUDGETS[args.scale][place]
     size = args.size[place] if args.size else budget.size
     samples = args.samples[place] if args.samples else budget.samples
-    return PlaneBudget(size, samples, args.tolerance)
+    return PlaneBudget(size, samples, args.tolerance, args.span)
 
 
 def words_of(

@@ -7,7 +7,7 @@ import xarray as xr
 
 from lab.data.identity import NAMES, identify
 from lab.data.images import load
-from lab.results.verdicts import Published, Row, compare, join_notes, judge
+from lab.results.verdicts import Published, Row, compare, join_notes, judge, printed_as
 from lab.studies.surfaces import (
     BRANCHES,
     CLASSES,
@@ -108,8 +108,8 @@ def surface_rows(recipe: Recipe, result: xr.Dataset, obstacles: Sequence[str]) -
             quantity = f"{label}, {STATISTICS[statistic]}"
             numbers = result_for_n["value"].sel(statistic=statistic).values
             note = describe_spread(numbers)
-            row = compare(quantity, float(published), numbers, obstacles=obstacles, note=note)
-            rows.append(row)
+            paper = printed_as(published)
+            rows.append(compare(quantity, paper, numbers, obstacles=obstacles, note=note))
 
         if n:
             dilution = f"dilution alone: {float(result_for_n['reduction']):.1f} %"
@@ -117,7 +117,8 @@ def surface_rows(recipe: Recipe, result: xr.Dataset, obstacles: Sequence[str]) -
                 quantity = f"{label}, change of {STATISTICS[statistic]} / %"
                 numbers = result_for_n["change"].sel(statistic=statistic).values
                 note = join_notes(dilution, describe_spread(numbers))
-                rows.append(compare(quantity, change, numbers, obstacles=obstacles, note=note))
+                paper = printed_as(f"{change:.1f}")
+                rows.append(compare(quantity, paper, numbers, obstacles=obstacles, note=note))
     return rows
 
 
@@ -144,4 +145,5 @@ def _parameter_row(
 
     verdict = judge(agrees, comparable=is_same_network)
     note = "counted" if is_same_network else "a network for images of another size"
-    return Row(f"{label}, parameters / M", float(printed), millions, verdict, note)
+    quantity = f"{label}, parameters / M"
+    return Row(quantity, float(printed), millions, verdict, note, printed=printed)

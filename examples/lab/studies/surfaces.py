@@ -46,14 +46,21 @@ class PlaneBudget:
         size: Points along each axis.
         samples: Training images.
         tolerance: Interpolate to this share of the range; None evaluates every point.
+        span: How far the axes reach, in lengths of the direction.
     """
 
     size: int
     samples: int
     tolerance: float | None = None
+    span: float = SPAN
 
     def __str__(self) -> str:
-        return f"{self.samples} images, {self.size} x {self.size} points"
+        words = f"{self.samples} images, {self.size} x {self.size} points"
+        if self.span != SPAN:
+            words += f" from {-self.span:g} to {self.span:g}"
+        if self.tolerance is not None:
+            words += f" interpolated to {100 * self.tolerance:g} % of their range"
+        return words
 
 
 def measure_planes(
@@ -104,7 +111,7 @@ def statistics_of(planes: xr.Dataset) -> xr.Dataset:
         percent; `reduction (scaling, n)`, the change by dilution; `n_parameters`, `n_tensors (n)`.
     """
     rough = landscape.smoothness(planes)
-    step = 2 * SPAN / (PAPER_SIZE - 1)
+    step = 2 * float(planes["alpha"].max()) / (PAPER_SIZE - 1)
     values = {"std": rough["std"], "range": rough["range"], "mean_grad": rough["mean_grad"] * step}
 
     label = xr.Variable("statistic", list(values), {"long_name": "statistic of the surface"})
@@ -157,7 +164,7 @@ def _measure(recipe: Recipe, images: Images, budget: PlaneBudget, scaling: Scali
         "over": "**",
         "samples": budget.samples,
         "size": budget.size,
-        "span": SPAN,
+        "span": budget.span,
         "seed": recipe.seed,
     }
     if budget.tolerance is not None:

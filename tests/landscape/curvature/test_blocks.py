@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from torch import nn
 
 import landscape
@@ -103,3 +104,14 @@ def test_layers_without_parameters_are_refused():
         landscape.curvature(model, data, by=["1"])
     with pytest.raises(ValueError, match="`by`"):
         landscape.curvature(model, data, by="nothing.*")
+    with pytest.raises(ValueError, match=r"`by` at '1': expected a layer with parameters"):
+        landscape.curvature(model, data, by="[1]")
+
+
+def test_a_pattern_leaves_out_layers_without_parameters():
+    model, data = make()
+    settings = {"samples": 20, "k": 1, "density_runs": 0, "trace_probes": 0}
+    by_pattern = landscape.curvature(model, data, by="*", **settings)
+    by_layer = landscape.curvature(model, data, by="layer", **settings)
+    assert by_pattern["layer"].values.tolist() == ["0", "2"]
+    xr.testing.assert_equal(by_pattern, by_layer)

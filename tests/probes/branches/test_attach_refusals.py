@@ -1,5 +1,6 @@
 """What `probes.attach` and a probe refuse, in which words, and that nothing has changed then."""
 
+import logging
 import traceback
 
 import pytest
@@ -116,6 +117,23 @@ def test_a_failed_dry_run_is_one_error_that_names_the_line(attach, sample):
     assert "in fold\n    return h.reshape(7, -1)" in str(caught.value)
     assert ("give an input batch as `sample`" in told) == (sample is None)
     assert isinstance(caught.value.__context__, RuntimeError)  # for a debugger
+
+
+def test_an_input_that_does_not_fit_is_an_error_and_nothing_is_written_beside_it():
+    """Torch writes a traceback of its own for each shape that does not fit."""
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(handler)
+
+    try:
+        with pytest.raises(ValueError, match="a forward pass failed"):
+            probes.attach(nn.Sequential(nn.Linear(6, 3)), "0", sample=torch.randn(2, 4))
+    finally:
+        logger.removeHandler(handler)
+    assert not records
+    assert not logger.disabled
 
 
 def test_a_head_that_fails_is_one_error_that_names_the_line():
