@@ -30,7 +30,7 @@ FINDINGS = {
     "learning.png": "figure8.png",
 }
 
-_VIEWPORT = {"width": 980, "height": 1040}
+_VIEWPORT = {"width": 980, "height": 1330}
 
 
 def code_of(page: Path) -> str:
