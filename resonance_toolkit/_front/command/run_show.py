@@ -67,7 +67,12 @@ def _is_reason(name: Any) -> bool:
 def _describe_parts(result: Any) -> str:
     rows = [("part", "status", "seconds", "reason")]
     for part in result["part"].values.tolist():
-        row = {name: result[name].sel(part=part).item() for name in result.data_vars}
+        # What is of the whole, such as the seconds of the preparation, is of no part.
+        row = {
+            name: variable.sel(part=part).item()
+            for name, variable in result.data_vars.items()
+            if variable.dims == ("part",)
+        }
         seconds = row.get("seconds", float("nan"))
         rows.append(
             (

@@ -19,6 +19,7 @@ def small_tree(statuses=("done", "refused"), sentence="undecided: too few seeds"
             "reason": ("part", ["" if s == "done" else "no attention in it" for s in statuses]),
             "seconds": ("part", [1.5, np.nan][: len(statuses)]),
             "call": ("part", ["find_blocks(model)"] * len(statuses)),
+            "preparation_seconds": ((), 0.25),  # of the whole, as in a tree of `examine`
         },
         coords={"part": parts},
         attrs={"made_by": "resonance.examine", "model": "Net", "verdict_sentence": sentence},
