@@ -1,5 +1,6 @@
 """The command `resonance`: runs a subcommand, and turns its end into a sentence and a code."""
 
+import argparse
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
 
     try:
-        code: int = arguments.run(arguments)
-        return code
+        return _run(arguments)
     except KeyboardInterrupt:
         print("resonance: stopped by Ctrl-C", file=sys.stderr)
         return INTERRUPTED
@@ -35,6 +35,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.debug:
             traceback.print_exc()
         return _explain_error(error)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # Each command loads what it needs when it runs: `--help` and `info` wait for nothing.
+    match arguments.command:
+        case "examine":
+            from resonance_toolkit._front.command.run_examine import run_examine
+
+            return run_examine(arguments)
+        case "show":
+            from resonance_toolkit._front.command.run_show import run_show
+
+            return run_show(arguments)
+        case _:
+            from resonance_toolkit._front.command.run_info import run_info
+
+            return run_info(arguments)
 
 
 def _explain_error(error: Exception) -> int:

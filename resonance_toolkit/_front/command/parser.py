@@ -52,7 +52,7 @@ attention, nudging, resonance), it is listed with a remedy.
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the words of the command line; `run` of the result is the subcommand.
+    """Read the words of the command line; `command` of the result names the subcommand.
 
     Raises:
         SystemExit: For help, and with code 2 for words that are no options.
@@ -103,7 +103,6 @@ def _add_examine(commands: Any) -> None:
     parser = _add_command(
         commands, "examine", "examine a model on data: one page with all instruments", _EXAMINE
     )
-    parser.set_defaults(run=_run_examine)
     parser.add_argument(
         "model", metavar="MODEL", nargs="?", help="the model, see below; needless if DATA is digits"
     )
@@ -222,7 +221,6 @@ def _add_examine(commands: Any) -> None:
 
 def _add_show(commands: Any) -> None:
     parser = _add_command(commands, "show", "draw a saved result by what made it", _SHOW)
-    parser.set_defaults(run=_run_show)
     parser.add_argument(
         "results", metavar="RESULT.nc", type=Path, nargs="+", help="several are shown side by side"
     )
@@ -235,10 +233,9 @@ def _add_show(commands: Any) -> None:
 
 
 def _add_info(commands: Any) -> None:
-    parser = _add_command(
+    _add_command(
         commands, "info", "versions, devices, and whether other files have our names", _INFO
     )
-    parser.set_defaults(run=_run_info)
 
 
 def _add_command(commands: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
@@ -249,29 +246,9 @@ def _add_command(commands: Any, name: str, summary: str, epilog: str) -> argpars
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(command=name)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
-
-
-# Each loads what it needs when it runs: `--help` and `info` wait for nothing.
-
-
-def _run_examine(arguments: argparse.Namespace) -> int:
-    from resonance_toolkit._front.command.run_examine import run_examine
-
-    return run_examine(arguments)
-
-
-def _run_show(arguments: argparse.Namespace) -> int:
-    from resonance_toolkit._front.command.run_show import run_show
-
-    return run_show(arguments)
-
-
-def _run_info(arguments: argparse.Namespace) -> int:
-    from resonance_toolkit._front.command.run_info import run_info
-
-    return run_info(arguments)
 
 
 def _whole_number_from(smallest: int) -> Callable[[str], int]:

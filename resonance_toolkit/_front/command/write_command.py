@@ -7,7 +7,7 @@ from typing import Any
 from resonance_toolkit._front.command.parser import parse_arguments
 
 # What decides where results go, and what is told: not what is measured.
-_BESIDE = {"run", "output", "fresh", "debug", "model", "threads", "device"}
+_BESIDE = {"command", "output", "fresh", "debug", "model", "threads", "device"}
 
 
 def write_command(arguments: argparse.Namespace) -> str:
