@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from resonance_toolkit._front.command.load_subject import load_subject
+from resonance_toolkit._front.command.inputs.load_subject import load_subject
 from resonance_toolkit._front.command.mistake import Mistake
 from resonance_toolkit._front.command.parser import parse_arguments
 

@@ -11,7 +11,7 @@ import torch
 import resonance_toolkit
 from resonance_toolkit import check_writable, write_atomically
 from resonance_toolkit._front.command.check_fit import check_fit, find_loss
-from resonance_toolkit._front.command.load_subject import (
+from resonance_toolkit._front.command.inputs.load_subject import (
     Subject,
     choose_model_and_data,
     load_subject,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from resonance_toolkit._front.command.libraries import LoadedModel
+from resonance_toolkit._front.command.inputs.libraries import LoadedModel
 from resonance_toolkit._front.command.settings import Preparation
 
 

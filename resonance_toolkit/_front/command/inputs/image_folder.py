@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from resonance_toolkit._front.command.arrays import standardise
-from resonance_toolkit._front.command.libraries import IMAGENET, LoadedModel
+from resonance_toolkit._front.command.inputs.arrays import standardise
+from resonance_toolkit._front.command.inputs.libraries import IMAGENET, LoadedModel
+from resonance_toolkit._front.command.inputs.source import Prepared, Source
 from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.settings import Preparation
-from resonance_toolkit._front.command.source import Prepared, Source
 
 Files = dict[str, list[Path]]  # by class
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resonance_toolkit._front.command.libraries import LoadedModel
+from resonance_toolkit._front.command.inputs.libraries import LoadedModel
+from resonance_toolkit._front.command.inputs.source import Prepared, Source
 from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.settings import Preparation
-from resonance_toolkit._front.command.source import Prepared, Source
 
 Pair = tuple[np.ndarray, np.ndarray]
 

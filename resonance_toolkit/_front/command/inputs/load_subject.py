@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from resonance_toolkit import all_accelerators
-from resonance_toolkit._front.command.digits_vit import make_digits_vit
-from resonance_toolkit._front.command.libraries import LoadedModel
-from resonance_toolkit._front.command.load_data import FORMS, find_source
-from resonance_toolkit._front.command.load_model import load_model
+from resonance_toolkit._front.command.inputs.digits_vit import make_digits_vit
+from resonance_toolkit._front.command.inputs.libraries import LoadedModel
+from resonance_toolkit._front.command.inputs.load_data import FORMS, find_source
+from resonance_toolkit._front.command.inputs.load_model import load_model
 from resonance_toolkit._front.command.mistake import Mistake
 from resonance_toolkit._front.command.settings import ModelRequest, Preparation
 

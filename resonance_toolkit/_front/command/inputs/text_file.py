@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from resonance_toolkit import predicts_next_token
-from resonance_toolkit._front.command.libraries import LoadedModel
+from resonance_toolkit._front.command.inputs.libraries import LoadedModel
+from resonance_toolkit._front.command.inputs.source import Prepared, Source
 from resonance_toolkit._front.command.mistake import Mistake, first_line
 from resonance_toolkit._front.command.settings import Preparation
-from resonance_toolkit._front.command.source import Prepared, Source
 
 _N_BYTES = 256
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 
 from resonance_toolkit import preserving_rng
-from resonance_toolkit._front.command.checkpoint_file import load_checkpoint
-from resonance_toolkit._front.command.libraries import (
+from resonance_toolkit._front.command.inputs.checkpoint_file import load_checkpoint
+from resonance_toolkit._front.command.inputs.libraries import (
     LoadedModel,
     load_timm,
     load_torchvision,
     load_transformers,
 )
+from resonance_toolkit._front.command.inputs.own_file import load_from_file
 from resonance_toolkit._front.command.mistake import Mistake
-from resonance_toolkit._front.command.own_file import load_from_file
 from resonance_toolkit._front.command.settings import ModelRequest
 
 FORMS = "timm:NAME, torchvision:NAME, transformers:NAME, a folder, file.py:function or digits"

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from resonance_toolkit._front.command.arrays import ArraySource
-from resonance_toolkit._front.command.digits_vit import load_digits
-from resonance_toolkit._front.command.image_folder import FolderSource
+from resonance_toolkit._front.command.inputs.arrays import ArraySource
+from resonance_toolkit._front.command.inputs.digits_vit import load_digits
+from resonance_toolkit._front.command.inputs.image_folder import FolderSource
+from resonance_toolkit._front.command.inputs.source import Source
+from resonance_toolkit._front.command.inputs.text_file import TextSource
 from resonance_toolkit._front.command.mistake import Mistake
-from resonance_toolkit._front.command.source import Source
-from resonance_toolkit._front.command.text_file import TextSource
 
 FORMS = "a folder of images with one folder per class, an .npz, a .txt or digits"
 

@@ -1,0 +1,1 @@
+"""The model and the data that the words of the command line name."""
