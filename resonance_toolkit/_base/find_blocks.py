@@ -74,12 +74,7 @@ def find_blocks(model: nn.Module) -> Blocks:
     if parts:
         return _name_blocks(parts, names, f"no module is repeated; {len(parts)} parts of the model")
 
-    # Embeddings of positions are the same for all samples, those of tokens no layer to attach to.
-    leaves = [
-        module
-        for module in root.modules()
-        if _has_weights(module) and _is_leaf(module) and not isinstance(module, nn.Embedding)
-    ]
+    leaves = _find_leaves(root)
     if len(leaves) < 2:
         raise ValueError(
             "`model`: expected repeated blocks or several layers with weights, got neither; name "
@@ -159,6 +154,23 @@ def _find_parts(module: nn.Module) -> list[nn.Module]:
         if _count_weights(part) > _STAGE_FILLING * _count_weights(module):
             return _find_parts(part)
     return []
+
+
+def _find_leaves(root: nn.Module) -> list[nn.Module]:
+    """Return the innermost modules with weights that are called as modules."""
+    # Attention of torch reads the weights of its output projection, and calls no module inside.
+    attentions = [module for module in root.modules() if isinstance(module, nn.MultiheadAttention)]
+    never_called = {id(inner) for module in attentions for inner in module.children()}
+
+    # Embeddings of positions are the same for all samples, those of tokens no layer to attach to.
+    return [
+        module
+        for module in root.modules()
+        if _has_weights(module)
+        and (_is_leaf(module) or module in attentions)
+        and id(module) not in never_called
+        and not isinstance(module, nn.Embedding)
+    ]
 
 
 def _kind_of(module: nn.Module) -> frozenset[type]:

@@ -124,3 +124,28 @@ def test_a_list_of_blocks_of_two_classes_is_one_series():
 def test_embeddings_are_no_layers_to_attach_to():
     model = nn.Sequential(nn.Embedding(9, 4), nn.GRU(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     assert list(find_blocks(model)) == ["1", "2"]
+
+
+class AttendingOnce(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        hidden = self.embed(x)
+        mixed, _ = self.attention(hidden, hidden, hidden)
+        return self.head(mixed.mean(1))
+
+
+def test_torchs_attention_is_one_layer_whose_insides_are_never_called():
+    model = AttendingOnce()
+    called = set()
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda *_, name=name: called.add(name))
+    model(torch.randn(2, 5, 4))
+
+    blocks = find_blocks(model)
+    assert list(blocks) == ["embed", "attention"]
+    assert set(blocks) <= called
