@@ -52,6 +52,8 @@ def load_subject(arguments: argparse.Namespace) -> Subject:
         return Subject(digits_vit.to(device), data, lines)
     if model_text == "digits":
         raise Mistake("MODEL: the model digits needs --data digits")
+    if ".py:" in model_text:
+        _check_own_file(arguments)
 
     source = find_source(data_text, window=arguments.window)
     asked = Preparation(arguments.image_size, arguments.mean, arguments.std)
@@ -86,6 +88,17 @@ def choose_model_and_data(arguments: argparse.Namespace) -> tuple[str, str]:
     if arguments.model is None and arguments.data != "digits":
         raise Mistake(f"MODEL: say which model is examined on {arguments.data}")
     return arguments.model or "digits", arguments.data or "digits"
+
+
+def _check_own_file(arguments: argparse.Namespace) -> None:
+    """Refuse options that the code of a file would not see."""
+    options = {"--classes": arguments.classes is not None, "--pretrained": arguments.pretrained}
+    for option, is_set in options.items():
+        if is_set:
+            raise Mistake(
+                f"{option}: the code of {arguments.model} alone decides it; leave out {option}, or "
+                "write a function that makes such a model"
+            )
 
 
 def _describe_model(loaded: LoadedModel, text: str) -> str:

@@ -133,3 +133,12 @@ def test_a_model_that_is_not_there_gives_a_sentence(refused, tmp_path, model, se
     (tmp_path / "broken.py").write_text("def build(:", encoding="utf-8")
     arrays = write_arrays(tmp_path / "a.npz")
     assert sentence in refused("examine", model, "--data", arrays)
+
+
+@pytest.mark.parametrize("words", [("--classes", 4), ("--pretrained",)])
+def test_options_that_a_file_does_not_see_are_refused(refused, tmp_path, words):
+    model = write_model(tmp_path)
+    sentence = refused(
+        "examine", f"{model}:build", "--data", write_arrays(tmp_path / "a.npz"), *words
+    )
+    assert sentence.startswith(f"{words[0]}: the code of ")
