@@ -61,8 +61,6 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         OTHER_WIDTHS,
     ),
     **dict.fromkeys(("samvit_base_patch16_224", "bart, classifier"), OWN_PATH),
-    # A class from the last token that is no padding
-    "gpt2, classifier": {"probes.exits": ("refused", r"^`head`: .* not the same for all data")},
     # One layer that is called again and again
     "albert": {
         "probes.exits": ("not applicable", r"^`layers` at .* its passes share their weights")

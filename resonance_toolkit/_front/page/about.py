@@ -59,10 +59,8 @@ def write_setup(call: str, attributes: Mapping[Any, Any]) -> str:
         >>> print(write_setup("landscape.grid(model, data)", {"command": "examine digits"}))
         import landscape, resonance
         model, data, held_out = resonance.from_command('examine digits')
-        >>> print(write_setup("x = nudging.nudge(model, data, loss=mse_loss)", {}))
-        import nudging
-        from torch.nn.functional import mse_loss
-        # model, data: as given to resonance.examine
+        >>> write_setup("nudging.nudge(model, data, loss=mse_loss)", {}).splitlines()[:2]
+        ['import nudging', 'from torch.nn.functional import mse_loss']
     """
     from torch.nn import functional
 

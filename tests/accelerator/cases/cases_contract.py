@@ -25,7 +25,12 @@ __all__ = [
 
 # Adam makes steps of one size even of gradients that are nothing but rounding, such as that of a
 # bias before a batch norm: the bend of a curve differs there, and the loss on the curve a little.
-RELATIVE_TOLERANCES = {"landscape.curve": 1e-2, "landscape.curve unequal batches": 1e-2}
+RELATIVE_TOLERANCES = {
+    "landscape.curve": 1e-2,
+    "landscape.curve unequal batches": 1e-2,
+    # Differences of two gradients in float32: what rounding leaves depends on the order of sums.
+    "landscape.curvature finite difference": 1e-2,
+}
 
 _make_model_on_cpu = contract.make_model
 _make_data_on_cpu = contract.make_data
