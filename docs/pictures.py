@@ -28,6 +28,7 @@ FINDINGS = {
     "gradient_conflict.png": "table5.png",
     "dose_response.png": "table1.png",
     "learning.png": "figure8.png",
+    "penalty_or_resonance.png": "penalty_or_resonance.png",
 }
 
 _VIEWPORT = {"width": 980, "height": 1330}
