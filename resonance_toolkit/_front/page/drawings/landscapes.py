@@ -104,4 +104,11 @@ DRAWINGS = {
             _paint_curvature,
         ),
     ),
+    "landscape.dilution": (
+        Drawing(
+            "The surface over the model and the extra weights, divided by the surface over the "
+            "model alone. Bars near the dashed line are explained by shorter directions.",
+            lambda result: paint_alone(landscape.plot_dilution, result, height=5.0),
+        ),
+    ),
 }

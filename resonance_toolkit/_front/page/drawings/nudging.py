@@ -75,4 +75,11 @@ DRAWINGS = {
             _paint_column("drift", "relative change of the weights"),
         ),
     ),
+    "nudging.audit": (
+        Drawing(
+            "The checks of the audit: how far each value is from the threshold where its check "
+            "fires. Marks in the shaded part have fired.",
+            lambda result: paint_alone(nudging.plot_audit, result, height=3.6),
+        ),
+    ),
 }

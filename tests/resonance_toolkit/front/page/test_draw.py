@@ -28,6 +28,7 @@ DRAWN = {
         "landscape.curvature_map",
         "landscape.curvature by layer",
         "landscape.smoothness",
+        "landscape.dilution",
         "gradients.Trace",
         "gradients.compare",
         "gradients.noise",
@@ -41,6 +42,7 @@ DRAWN = {
         "nudging.measure",
         "nudging.drift",
         "nudging.stability",
+        "nudging.audit",
     )
 }
 
