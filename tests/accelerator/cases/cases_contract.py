@@ -28,8 +28,9 @@ __all__ = [
 RELATIVE_TOLERANCES = {
     "landscape.curve": 1e-2,
     "landscape.curve unequal batches": 1e-2,
-    # Differences of two gradients in float32: what rounding leaves depends on the order of sums.
-    "landscape.curvature finite difference": 1e-2,
+    # Differences of two gradients in float32, of which rounding leaves some percent: the verb warns
+    # of it, and what exactly is left depends on the order of sums.
+    "landscape.curvature finite difference": 1e-1,
 }
 
 _make_model_on_cpu = contract.make_model
